@@ -1,0 +1,223 @@
+package onefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onefill/onefill/internal/flight"
+	"github.com/onefill/onefill/internal/local"
+	"github.com/onefill/onefill/internal/origin"
+	"github.com/onefill/onefill/store"
+)
+
+// Cache is a cache in front of a slow origin. It is safe for concurrent use.
+type Cache[K comparable, V any] struct {
+	opts    Options[K, V] // with defaults
+	codec   uint32        // the id of opts.Codec
+	log     *slog.Logger
+	local   *local.Cache[K, V]
+	flights *flight.Table[outcome[V]]
+	slots   *origin.Slots
+	remote  *remote // nil without a store
+	stats   counters
+	timers  sync.Pool // of *time.Timer, so that a herd of waiters makes none
+
+	life   context.Context // ends when Close gives up waiting
+	end    context.CancelFunc
+	closed atomic.Bool
+	mu     sync.RWMutex   // guards the step from open to closed: nothing blocks under it
+	aloft  sync.WaitGroup // goroutines of this cache; added to under mu
+}
+
+// Source says where a value came from.
+type Source uint8
+
+// Where a value can come from.
+const (
+	SourceLocal Source = iota + 1 // the in-process cache
+	SourceStore                   // the shared cache
+	SourceLoad                    // the origin
+)
+
+func (s Source) String() string {
+	switch s {
+	case SourceLocal:
+		return "local"
+	case SourceStore:
+		return "store"
+	case SourceLoad:
+		return "load"
+	}
+	return fmt.Sprintf("Source(%d)", uint8(s))
+}
+
+// Result is a value with what is known about it.
+type Result[V any] struct {
+	Value     V
+	Source    Source
+	Age       time.Duration // since it was loaded or Set, by this machine's clock
+	Stale     bool          // its TTL has ended, or it may have changed unheard while the store was unreachable
+	Coalesced bool          // another call's flight brought it
+	Waited    time.Duration // how long this call waited for a flight
+}
+
+// New returns a cache. It fails if the options are invalid, naming the fields,
+// and if a store is given that does not answer, with a *StoreError, unless
+// AllowStoreDown is set.
+func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	c := &Cache[K, V]{
+		opts:  o,
+		codec: codecID(o.Codec.Name()),
+		log:   o.Logger.With("cache", o.Name),
+		slots: origin.NewSlots(o.MaxLoads),
+	}
+	c.life, c.end = context.WithCancel(context.Background())
+	entries := o.Local.MaxEntries
+	if o.Local.Off {
+		entries = 0
+	}
+	c.local = local.New[K, V](local.Options{MaxEntries: entries, Grace: o.grace(), Shared: o.Store != nil})
+	c.flights = flight.NewTable[outcome[V]]()
+	if o.Store != nil {
+		if err := c.attach(); err != nil {
+			c.end()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// attachTimeout bounds New: longer than an operation may take, since it connects
+// and probes.
+const attachTimeout = 5 * time.Second
+
+func (c *Cache[K, V]) attach() error {
+	ctx, cancel := context.WithTimeout(c.life, max(attachTimeout, c.opts.StoreTimeout))
+	defer cancel()
+	c.remote = newRemote(c.opts.StoreTimeout, c)
+	session, err := c.opts.Store.Attach(ctx, store.Config{
+		Name:      c.opts.Name,
+		Grace:     c.opts.grace(),
+		AllowDown: c.opts.AllowStoreDown,
+		Events:    store.Events{Changed: c.changed, Lost: c.lost},
+	})
+	if err != nil {
+		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)
+	}
+	c.remote.session = session
+	return nil
+}
+
+// localTTL is how long an entry may be served without a look at the store. What
+// the store can do is asked each time, as it may be known only once the store can
+// be reached.
+func (c *Cache[K, V]) localTTL() time.Duration {
+	return c.opts.localTTL(c.remote != nil, c.remote != nil && c.remote.session.Features().Push)
+}
+
+// joinAge is how old a flight may be that is joined.
+func (c *Cache[K, V]) joinAge() time.Duration {
+	if c.remote == nil || c.remote.session.Features().Push {
+		return 0 // who changes the key takes the flight out of the table
+	}
+	return c.localTTL()
+}
+
+// changed hears from the store that somebody else has changed a key.
+func (c *Cache[K, V]) changed(key string) {
+	c.local.Pushed(key)
+	c.flights.Changed(key)
+}
+
+// lost hears that pushes may have been missed.
+func (c *Cache[K, V]) lost() {
+	c.remote.broken.Store(true)
+	c.local.Broken()
+	c.flights.ChangedAll()
+}
+
+// storeDown and storeUp are called by remote when its mind changes.
+func (c *Cache[K, V]) storeDown(err error) {
+	c.slots.SetLimit(c.opts.MaxLoadsDegraded)
+	c.log.Warn("the store is unreachable; loads are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
+	c.tell(Event{Kind: EventStoreDown, Err: err})
+}
+
+func (c *Cache[K, V]) storeUp() {
+	c.mended()
+	c.slots.SetLimit(c.opts.MaxLoads)
+	c.log.Info("the store answers again")
+	c.tell(Event{Kind: EventStoreUp})
+}
+
+// mended: the store answers after a break. What was read before it may have been
+// invalidated unheard.
+func (c *Cache[K, V]) mended() {
+	c.local.Mended()
+	c.flights.ChangedAll()
+}
+
+func (c *Cache[K, V]) storeError(key string, err error) {
+	c.stats.storeErrors.Add(1)
+	c.tell(Event{Kind: EventStoreError, Key: key, Err: err})
+}
+
+// closeTimeout is how long Close waits for flights.
+const closeTimeout = 5 * time.Second
+
+// Close waits for the flights in the air, at most 5 seconds, then ends their
+// contexts. Calls that begin after Close return ErrClosed. It does not close the
+// store, which belongs to whoever made it. Closing twice is fine.
+func (c *Cache[K, V]) Close() error {
+	c.mu.Lock()
+	first := c.closed.CompareAndSwap(false, true)
+	c.mu.Unlock()
+	if !first {
+		return nil
+	}
+	landed := make(chan struct{})
+	go func() {
+		c.aloft.Wait()
+		close(landed)
+	}()
+	var err error
+	patience := time.NewTimer(closeTimeout)
+	defer patience.Stop()
+	select {
+	case <-landed:
+	case <-patience.C:
+		err = errors.New("onefill: Close: loads still ran after 5 seconds; their contexts were ended")
+	}
+	c.end()
+	if c.remote != nil {
+		err = errors.Join(err, c.remote.session.Close())
+	}
+	c.local.Close()
+	return err
+}
+
+// begin starts a goroutine that Close waits for. It refuses with false when the
+// cache is closed.
+func (c *Cache[K, V]) begin(fn func()) bool {
+	c.mu.RLock()
+	if c.closed.Load() {
+		c.mu.RUnlock()
+		return false
+	}
+	c.aloft.Add(1)
+	c.mu.RUnlock()
+	go func() {
+		defer c.aloft.Done()
+		fn()
+	}()
+	return true
+}

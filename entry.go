@@ -1,0 +1,95 @@
+package onefill
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/onefill/onefill/internal/local"
+	"github.com/onefill/onefill/store"
+)
+
+// The forms of a value: loaded, as an entry of local, as an envelope of the store.
+
+// entry is what was loaded or Set, as local keeps it: its age and its freshness
+// count from now.
+func (c *Cache[K, V]) entry(l *loaded[V], stamp local.Stamp) *local.Entry[V] {
+	now := c.local.Now()
+	e := &local.Entry[V]{
+		Value:   l.value,
+		Created: time.Now().UnixMicro(),
+		Soft:    until(now, l.ttl),
+		Trusted: until(now, c.localTTL()),
+		Stamp:   stamp,
+		Cost:    uint32(min(l.cost.Microseconds(), math.MaxUint32)),
+	}
+	e.Fresh = min(e.Soft, e.Trusted)
+	if l.notFound() {
+		e.Rare = &local.Rare{NotFound: true}
+	} else if c.opts.Version != nil {
+		e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
+	}
+	return e
+}
+
+// encode is the envelope of an entry that is fresh for ttl from its creation.
+func (c *Cache[K, V]) encode(l *loaded[V], e *local.Entry[V], granted time.Time) ([]byte, error) {
+	created := time.UnixMicro(e.Created)
+	env := store.Envelope{
+		Kind:       store.KindValue,
+		Codec:      c.codec,
+		Version:    store.NewVersion(granted),
+		Created:    created,
+		SoftExpiry: wallAfter(created, l.ttl),
+		Cost:       l.cost,
+		RowVersion: e.RowVersion(),
+	}
+	if !e.IsValue() {
+		env.Kind = store.KindNotFound
+		return env.Encode(), nil
+	}
+	payload, err := encodeSafely(c.opts.Codec, e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the value: %w", err)
+	}
+	env.Payload = payload
+	if n, most := store.HeaderBytes+len(payload), c.opts.MaxValueBytes; n > most {
+		return nil, fmt.Errorf("%w: the encoded value has %d bytes, MaxValueBytes is %d", store.ErrTooLarge, n, most)
+	}
+	return env.Encode(), nil
+}
+
+// decode is the entry of local for bytes from the store. Its expiry is judged by
+// this machine's clock, bounded by the TTL that it was stored with: a clock that is
+// slow cannot make the value live longer than a whole TTL from now.
+func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp) (*local.Entry[V], error) {
+	env, err := store.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	now := c.local.Now()
+	e := &local.Entry[V]{
+		Created: env.Created.UnixMicro(),
+		Soft:    now + int64(min(time.Until(env.SoftExpiry), env.SoftExpiry.Sub(env.Created))),
+		Trusted: until(now, c.localTTL()),
+		Stamp:   stamp,
+		Cost:    uint32(min(env.Cost.Microseconds(), math.MaxUint32)),
+	}
+	e.Fresh = min(e.Soft, e.Trusted)
+	switch {
+	case env.Kind == store.KindNotFound:
+		e.Rare = &local.Rare{NotFound: true}
+		return e, nil
+	case env.Kind != store.KindValue:
+		return nil, fmt.Errorf("%w: kind %q under a value's key", store.ErrUndecodable, env.Kind)
+	case env.Codec != c.codec:
+		return nil, fmt.Errorf("%w: written by another codec than %q", store.ErrUndecodable, c.opts.Codec.Name())
+	}
+	if e.Value, err = decodeSafely(c.opts.Codec, env.Payload); err != nil {
+		return nil, fmt.Errorf("decoding the value: %w", err)
+	}
+	if env.RowVersion != 0 {
+		e.Rare = &local.Rare{RowVersion: env.RowVersion}
+	}
+	return e, nil
+}

@@ -1,0 +1,288 @@
+// Package flight keeps the in-flight misses of one cache: who leads, who may
+// join, and whose result may still be published.
+//
+// A flight is one miss of one key in one process. Everybody who misses while it
+// is in the table joins it. The table decides three things, each in one place
+// and under the lock of the key's shard:
+//
+//   - who may join: [Table.Join]. A flight can be joined until its result is
+//     visible in local, unless what it carries may have become old: a push on
+//     its key takes it out of the table ([Table.Changed]), unless it waits for
+//     somebody else's load and so carries nothing; this process's own write takes
+//     it out in any case ([Table.BeginWrite]); and where the store cannot push,
+//     its age does.
+//   - whose result may be published: [Table.Land]. Not that of a flight that was
+//     in the air when this process wrote the key, in the table or not: the voids
+//     are counted per key as long as any flight or write of the key is alive.
+//     What others wrote is the business of the local cache's stamps.
+//   - what a finished flight leaves behind: nothing, and it removes nothing but
+//     itself.
+//
+// Nothing blocks under the lock, and no user code runs under it.
+package flight
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const shards = 64
+
+// Table holds the flights of one cache. R is the result that all who joined get.
+type Table[R any] struct {
+	seed   maphash.Seed
+	shards [shards]shard[R]
+}
+
+type shard[R any] struct {
+	mu   sync.Mutex
+	keys map[string]*key[R] // guarded by mu
+	_    [40]byte           // a shard's lock does not share its cache line with the next one's
+}
+
+// key is what is known of one key while a flight or a write of it is alive. All
+// fields are guarded by the shard's lock.
+type key[R any] struct {
+	current *Flight[R] // the flight that can be joined, or nil
+	alive   int        // flights and writes that have not ended
+	voids   uint64     // begun and ended writes of this process
+}
+
+// Flight is one miss. Its leader calls Land once; everybody waits on Done.
+type Flight[R any] struct {
+	Key  string
+	Node Node // for the detection of cycles of loads
+
+	done    chan struct{}
+	result  R            // written before done is closed, read after
+	until   atomic.Int64 // the latest moment for which anybody waits
+	born    time.Time
+	key     *key[R]
+	voids   uint64 // of the key, when the flight began
+	waiting bool   // guarded by the shard's lock: waits for somebody else's load
+}
+
+// NewTable returns an empty table.
+func NewTable[R any]() *Table[R] {
+	t := &Table[R]{seed: maphash.MakeSeed()}
+	for i := range t.shards {
+		t.shards[i].keys = make(map[string]*key[R])
+	}
+	return t
+}
+
+func (t *Table[R]) shard(k string) *shard[R] {
+	return &t.shards[maphash.String(t.seed, k)%shards]
+}
+
+// hold returns the key's state and counts the caller in. The lock is held.
+func (s *shard[R]) hold(k string) *key[R] {
+	ks := s.keys[k]
+	if ks == nil {
+		ks = &key[R]{}
+		s.keys[k] = ks
+	}
+	ks.alive++
+	return ks
+}
+
+// drop is the opposite of hold.
+func (s *shard[R]) drop(k string, ks *key[R]) {
+	if ks.alive--; ks.alive == 0 {
+		delete(s.keys, k)
+	}
+}
+
+// Join returns the flight of k that can be joined or, with leads, a new one that
+// the caller must run and Land. The flight will wait until the moment until at
+// least, as far as it waits at all.
+//
+// A flight older than maxAge is not joined, 0 for no bound: so a join stays within
+// the bound of local staleness where the store cannot tell that the value has
+// changed.
+func (t *Table[R]) Join(k string, until int64, maxAge time.Duration) (f *Flight[R], leads bool) {
+	s := t.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ks := s.keys[k]; ks != nil && ks.current != nil {
+		if f := ks.current; f.waiting || maxAge == 0 || time.Since(f.born) <= maxAge {
+			f.extend(until)
+			return f, false
+		}
+	}
+	ks := s.hold(k)
+	f = &Flight[R]{Key: k, done: make(chan struct{}), born: time.Now(), key: ks, voids: ks.voids}
+	f.until.Store(until)
+	ks.current = f
+	return f, true
+}
+
+// extend moves the moment until which the flight waits.
+func (f *Flight[R]) extend(until int64) {
+	for {
+		old := f.until.Load()
+		if until <= old || f.until.CompareAndSwap(old, until) {
+			return
+		}
+	}
+}
+
+// Until is the latest moment for which anybody who joined will wait.
+func (f *Flight[R]) Until() int64 { return f.until.Load() }
+
+// Done is closed when the flight has landed.
+func (f *Flight[R]) Done() <-chan struct{} { return f.done }
+
+// Result is what the flight came back with. It may be called after Done.
+func (f *Flight[R]) Result() R { return f.result }
+
+// SetWaiting says whether the flight waits for somebody else's load. While it
+// does it carries no data, and pushes leave it in the table. It is set when the
+// store has said "held", and cleared before the store is asked again.
+func (t *Table[R]) SetWaiting(f *Flight[R], waiting bool) {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.waiting = waiting
+}
+
+// Joinable says whether later callers still join f.
+func (t *Table[R]) Joinable(f *Flight[R]) bool {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.key.current == f
+}
+
+// Land ends the flight with its result. If nothing of this process has voided
+// the flight, publish is called, under the lock, to make the result visible in
+// local: in the same step in which the flight leaves the table, so that nobody
+// can miss both. It may be nil.
+func (t *Table[R]) Land(f *Flight[R], result R, publish func()) {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	f.result = result
+	if publish != nil && f.voids == f.key.voids {
+		publish()
+	}
+	if f.key.current == f {
+		f.key.current = nil
+	}
+	s.drop(f.Key, f.key)
+	s.mu.Unlock()
+	close(f.done)
+}
+
+// Changed says that somebody else has changed the key. The flight that could be
+// joined cannot be joined any more, unless it waits and so carries nothing.
+func (t *Table[R]) Changed(k string) {
+	s := t.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ks := s.keys[k]; ks != nil {
+		ks.detach()
+	}
+}
+
+// ChangedAll says that any key may have changed unheard.
+func (t *Table[R]) ChangedAll() {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for _, ks := range s.keys {
+			ks.detach()
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (ks *key[R]) detach() {
+	if ks.current != nil && !ks.current.waiting {
+		ks.current = nil
+	}
+}
+
+// Write is a write of a key by this process that is under way.
+type Write[R any] struct {
+	k     string
+	key   *key[R]
+	voids uint64
+}
+
+// BeginWrite voids every flight of k, whether in the table or not: none of them
+// is joined from now on, and none publishes its result. drop is called under
+// the lock, to take the key out of local.
+func (t *Table[R]) BeginWrite(k string, drop func()) Write[R] {
+	s := t.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ks := s.hold(k)
+	ks.void(drop)
+	return Write[R]{k: k, key: ks, voids: ks.voids}
+}
+
+// EndWrite voids the key again: a flight that began meanwhile may have read what
+// was there before the write. Then, if the write is the only one that began
+// since it did, publish is called under the lock to put what was written into
+// local; of two writes that overlapped neither knows which one the store has.
+func (t *Table[R]) EndWrite(w Write[R], drop, publish func()) {
+	s := t.shard(w.k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	alone := w.voids == w.key.voids
+	w.key.void(drop)
+	if alone && publish != nil {
+		publish()
+	}
+	s.drop(w.k, w.key)
+}
+
+func (ks *key[R]) void(drop func()) {
+	ks.voids++
+	ks.current = nil
+	drop()
+}
+
+// InFlight counts the flights and writes that have not ended: 0 when all is
+// quiet. It looks at every shard.
+func (t *Table[R]) InFlight() int {
+	n := 0
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for _, ks := range s.keys {
+			n += ks.alive
+		}
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// Check returns what is wrong with the table, for the validator that runs after
+// each test: states without anybody alive, or a current flight that has landed.
+func (t *Table[R]) Check() []string {
+	var wrong []string
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for k, ks := range s.keys {
+			if ks.alive <= 0 {
+				wrong = append(wrong, "key "+k+" is kept although nothing of it is alive")
+			}
+			if f := ks.current; f != nil {
+				select {
+				case <-f.done:
+					wrong = append(wrong, "key "+k+" has a landed flight in the table")
+				default:
+				}
+				if f.key != ks {
+					wrong = append(wrong, "key "+k+" has a flight of another state")
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return wrong
+}

@@ -1,0 +1,244 @@
+// Package local is the in-process cache: otter (W-TinyLFU), and the stamps by
+// which an entry knows that it may have become old.
+//
+// A push names a key as a string, entries are found by K, and there is no way
+// back from one to the other. So pushes raise a counter of a stripe of keys, and
+// an entry carries the counter's value from before it was read: a push drops it
+// by making that value old, in one atomic step, whether the entry is there yet
+// or not. A stripe is shared by a few keys; an entry that is dropped because of
+// its neighbour costs a look at the store, and nothing else, since only caches
+// with a store hear pushes. Drops by this process's own writes are exact.
+package local
+
+import (
+	"hash/maphash"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+)
+
+// Entry is what local holds of a key. It is immutable once it is stored. Moments
+// are those of the cache's clock.
+type Entry[V any] struct {
+	Value   V
+	Created int64 // Unix microseconds
+	Fresh   int64 // served without a question until then: the earlier of Soft and Trusted
+	Soft    int64 // the value's soft expiry
+	Trusted int64 // the end of Local.TTL: until then an invalidation elsewhere may go unnoticed
+	Rare    *Rare // nil for an ordinary value
+	Stamp   Stamp
+	Cost    uint32 // of the load, microseconds
+}
+
+// Rare is what few entries have.
+type Rare struct {
+	Absent bool // there is no value: only a failure is remembered
+	// NotFound: the origin said that the row does not exist.
+	NotFound bool
+	// Failure of the last load, remembered until FailedUntil.
+	Failure     error
+	FailedUntil int64
+	RowVersion  uint64
+}
+
+// Has says that the entry holds an answer of the origin, be it that the row does
+// not exist; otherwise it only remembers a failure.
+func (e *Entry[V]) Has() bool { return e.Rare == nil || !e.Rare.Absent }
+
+// IsValue says that the entry holds a value.
+func (e *Entry[V]) IsValue() bool { return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound }
+
+// Plain says that the entry is a value and nothing else is to be known about it.
+func (e *Entry[V]) Plain() bool {
+	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil
+}
+
+// FailureAt is the failure that is remembered at that moment, or nil.
+func (e *Entry[V]) FailureAt(now int64) error {
+	if e.Rare == nil || now >= e.Rare.FailedUntil {
+		return nil
+	}
+	return e.Rare.Failure
+}
+
+// RowVersion is the row's own version, 0 if it has none.
+func (e *Entry[V]) RowVersion() uint64 {
+	if e.Rare == nil {
+		return 0
+	}
+	return e.Rare.RowVersion
+}
+
+// Stamp is the state of what pushes have said, before an entry was read.
+type Stamp struct {
+	stripe uint32
+	pushes uint32 // of the stripe
+	breaks uint32 // of the connection
+}
+
+// Cache is the in-process cache. The zero value of entries' windows is the
+// caller's business; Cache decides only whether a stamp is current.
+type Cache[K comparable, V any] struct {
+	otter   *otter.Cache[K, *Entry[V]] // nil: nothing is kept
+	clock   clock
+	grace   time.Duration // how long entries are kept after their soft expiry
+	seed    maphash.Seed
+	stripes []atomic.Uint32
+	breaks  atomic.Uint32 // raised when pushes may have been missed
+	floor   atomic.Uint32 // entries from before this break are gone for good
+}
+
+// clock is monotonic and as cheap as the runtime's: one reading a Get.
+type clock struct{ base time.Time }
+
+func (c clock) NowNano() int64 { return int64(time.Since(c.base)) }
+
+// Tick gives otter no ticks: expired entries go when they are read, replaced or
+// evicted, and a cache needs no goroutine.
+func (c clock) Tick(time.Duration) <-chan time.Time { return nil }
+
+const maxStripes = 1 << 18
+
+// Options of a Cache.
+type Options struct {
+	// MaxEntries is the size, 0 for a cache that keeps nothing.
+	MaxEntries int
+	// Grace is how long after its soft expiry an entry is kept.
+	Grace time.Duration
+	// Shared: pushes will come, so stripes are needed.
+	Shared bool
+}
+
+// New returns an empty cache.
+func New[K comparable, V any](o Options) *Cache[K, V] {
+	c := &Cache[K, V]{
+		clock:   clock{time.Now().Add(-time.Hour)}, // so that no moment is 0 or negative
+		grace:   o.Grace,
+		seed:    maphash.MakeSeed(),
+		stripes: make([]atomic.Uint32, 1),
+	}
+	if o.Shared && o.MaxEntries > 0 {
+		n := 256
+		for n < o.MaxEntries && n < maxStripes {
+			n *= 2
+		}
+		c.stripes = make([]atomic.Uint32, n)
+	}
+	if o.MaxEntries > 0 {
+		c.otter = otter.Must(&otter.Options[K, *Entry[V]]{
+			MaximumSize: o.MaxEntries,
+			Clock:       c.clock,
+			ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, *Entry[V]]) time.Duration {
+				return max(c.end(e.Value)-time.Duration(c.clock.NowNano()), 1)
+			}),
+		})
+	}
+	return c
+}
+
+// end is the moment after which no option allows to serve the entry.
+func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
+	end := int64(0)
+	if e.Rare == nil || !e.Rare.Absent {
+		end = e.Soft
+		if end > math.MaxInt64-int64(c.grace) {
+			return math.MaxInt64
+		}
+		end += int64(c.grace)
+	}
+	if e.Rare != nil {
+		end = max(end, e.Rare.FailedUntil)
+	}
+	return time.Duration(end)
+}
+
+// Now is the moment on the cache's clock.
+func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
+
+// Get returns the entry of k, unless it may not be served in any case, and the
+// moment at which it was looked at. It is current if no push and no break of the
+// connection has come since before it was read; an entry that is not current
+// may be old, and only StaleFor and StaleOnError can allow to serve it.
+func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
+	if c.otter == nil {
+		return nil, c.clock.NowNano(), false
+	}
+	oe, ok := c.otter.GetEntry(k)
+	if !ok {
+		return nil, c.clock.NowNano(), false
+	}
+	e = oe.Value
+	if c.stripes[e.Stamp.stripe].Load() != e.Stamp.pushes {
+		return nil, oe.SnapshotAtNano, false
+	}
+	if b := c.breaks.Load(); b != e.Stamp.breaks {
+		if e.Stamp.breaks < c.floor.Load() {
+			return nil, oe.SnapshotAtNano, false
+		}
+		return e, oe.SnapshotAtNano, false
+	}
+	return e, oe.SnapshotAtNano, true
+}
+
+// Stamp is taken before the store is asked, and goes into the entry that is made
+// of the answer.
+func (c *Cache[K, V]) Stamp(key string) Stamp {
+	s := Stamp{breaks: c.breaks.Load()}
+	if len(c.stripes) > 1 {
+		s.stripe = uint32(maphash.String(c.seed, key)) & uint32(len(c.stripes)-1)
+	}
+	s.pushes = c.stripes[s.stripe].Load()
+	return s
+}
+
+// Current says whether nothing has been heard since the stamp was taken.
+func (c *Cache[K, V]) Current(s Stamp) bool {
+	return c.stripes[s.stripe].Load() == s.pushes && c.breaks.Load() == s.breaks
+}
+
+// Put stores an entry. An entry whose stamp is not current is left out, as it
+// could not be served and might replace one that can.
+func (c *Cache[K, V]) Put(k K, e *Entry[V]) {
+	if c.otter != nil && c.Current(e.Stamp) {
+		c.otter.Set(k, e)
+	}
+}
+
+// Drop removes the entry of k: this process's own writes do.
+func (c *Cache[K, V]) Drop(k K) {
+	if c.otter != nil {
+		c.otter.Invalidate(k)
+	}
+}
+
+// Pushed drops what was read under key before now: somebody else has changed it.
+func (c *Cache[K, V]) Pushed(key string) {
+	if len(c.stripes) > 1 {
+		c.stripes[uint32(maphash.String(c.seed, key))&uint32(len(c.stripes)-1)].Add(1)
+	}
+}
+
+// Broken says that pushes may have been missed: no entry is current any more.
+func (c *Cache[K, V]) Broken() { c.breaks.Add(1) }
+
+// Mended says that the store answers again after a break: what is older than the
+// answer is gone for good, since it may have been invalidated unheard.
+func (c *Cache[K, V]) Mended() { c.floor.Store(c.breaks.Add(1)) }
+
+// Len is the number of entries, including some that have expired.
+func (c *Cache[K, V]) Len() int {
+	if c.otter == nil {
+		return 0
+	}
+	return c.otter.EstimatedSize()
+}
+
+// Close frees what the cache holds.
+func (c *Cache[K, V]) Close() {
+	if c.otter != nil {
+		c.otter.InvalidateAll()
+		c.otter.StopAllGoroutines()
+	}
+}

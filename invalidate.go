@@ -1,0 +1,152 @@
+package onefill
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/onefill/onefill/internal/flight"
+	"github.com/onefill/onefill/internal/local"
+)
+
+// A write has three steps: void the key's flights and drop it from local; write
+// the store; void and drop again, also after an error, since a flight may have
+// read the old value in between and the write may have been applied although its
+// answer was lost.
+
+// Set writes a value through: to the store, then to local. It voids every load of
+// the key that is in flight, in this process and in the others. An error means
+// that the store may not have it.
+func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
+	skey, err := c.writable(key)
+	if err != nil {
+		return err
+	}
+	l := &loaded[V]{value: v, ttl: jittered(c.opts.TTL, c.opts.Jitter)}
+	drop := func() { c.local.Drop(key) }
+	e := c.entry(l, local.Stamp{})
+	if c.remote == nil {
+		return c.setLocal(key, skey, e)
+	}
+	data, err := c.encode(l, e, time.Now())
+	if err != nil {
+		return fmt.Errorf("onefill: Set %q: %w", abbreviate(skey), err)
+	}
+	w := c.flights.BeginWrite(skey, drop)
+	e.Stamp = c.local.Stamp(skey) // the write reads the value again, and arms for it
+	var stored bool
+	err = c.remote.must(ctx, skey, func(ctx context.Context) (err error) {
+		stored, err = c.remote.session.Set(ctx, skey, data, after(l.ttl, c.opts.grace()))
+		return err
+	})
+	var publish func()
+	if err == nil && stored {
+		publish = func() { c.put(key, e) }
+	}
+	c.flights.EndWrite(w, drop, publish)
+	return err
+}
+
+func (c *Cache[K, V]) setLocal(key K, skey string, e *local.Entry[V]) error {
+	older := false
+	drop := func() {
+		if there, _, _ := c.local.Get(key); there != nil && there.RowVersion() > e.RowVersion() && e.RowVersion() != 0 {
+			older = true
+			return
+		}
+		c.local.Drop(key)
+	}
+	w := c.flights.BeginWrite(skey, drop)
+	c.flights.EndWrite(w, func() {}, func() {
+		if !older {
+			c.local.Put(key, e)
+		}
+	})
+	return nil
+}
+
+// Invalidate removes the keys everywhere: in this process, in the store, and in
+// the other processes (see Local.TTL). It voids every load of them that is in
+// flight: what such a load brings goes to those who already wait for it and is not
+// stored. Nil means that the store has applied it.
+func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
+	return c.write(ctx, keys, c.local.Drop, func(ctx context.Context, skeys []string) error {
+		return c.remote.session.Invalidate(ctx, skeys...)
+	})
+}
+
+// Expire makes the keys stale from now on: their values may be served where
+// StaleFor and StaleOnError allow it, while one caller refreshes them. Like
+// Invalidate it voids every load of them that is in flight.
+func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
+	drop := c.local.Drop
+	if c.remote == nil {
+		drop = c.expireLocal
+	}
+	now := time.Now()
+	return c.write(ctx, keys, drop, func(ctx context.Context, skeys []string) error {
+		return c.remote.session.Expire(ctx, now, skeys...)
+	})
+}
+
+// expireLocal makes the entry of a cache without a store stale. With a store, local
+// is dropped instead: the stale value is in the store, and is read from there by
+// somebody who then hears of its next change.
+func (c *Cache[K, V]) expireLocal(key K) {
+	e, now, _ := c.local.Get(key)
+	if e == nil {
+		return
+	}
+	if !e.IsValue() || c.opts.grace() == 0 {
+		c.local.Drop(key)
+		return
+	}
+	stale := *e
+	stale.Soft, stale.Fresh = min(e.Soft, now), min(e.Fresh, now)
+	stale.Rare = nil
+	if v := e.RowVersion(); v != 0 {
+		stale.Rare = &local.Rare{RowVersion: v}
+	}
+	c.local.Put(key, &stale)
+}
+
+func (c *Cache[K, V]) write(ctx context.Context, keys []K, drop func(K), apply func(context.Context, []string) error) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	skeys := make([]string, len(keys))
+	for i, key := range keys {
+		skey, err := c.storeKey(key)
+		if err != nil {
+			return err
+		}
+		skeys[i] = skey
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	writes := make([]flight.Write[outcome[V]], len(keys))
+	for i, skey := range skeys {
+		writes[i] = c.flights.BeginWrite(skey, func() { drop(keys[i]) })
+	}
+	var err error
+	if c.remote != nil {
+		key := ""
+		if len(skeys) == 1 {
+			key = skeys[0]
+		}
+		err = c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, skeys) })
+	}
+	for i, w := range writes {
+		c.flights.EndWrite(w, func() { drop(keys[i]) }, nil)
+	}
+	return err
+}
+
+// writable is the key as a string, if the cache can be written to.
+func (c *Cache[K, V]) writable(key K) (string, error) {
+	if c.closed.Load() {
+		return "", ErrClosed
+	}
+	return c.storeKey(key)
+}

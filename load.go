@@ -1,0 +1,327 @@
+package onefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/onefill/onefill/internal/local"
+	"github.com/onefill/onefill/store"
+)
+
+// loading is what a loader's context carries.
+type loading struct {
+	owner any          // the cache
+	ttl   atomic.Int64 // set by SetTTL; unset: noTTL
+	lent  atomic.Bool  // the load's place at the origin is lent to a nested load
+}
+
+const noTTL = math.MinInt64
+
+type loadingKey struct{}
+
+// SetTTL is called by a loader, with its own context, to decide how long what it
+// returns is fresh: instead of Options.TTL, or of NotFoundTTL with ErrNotFound.
+// 0 or less means that it is not stored at all. It does nothing outside a load.
+func SetTTL(ctx context.Context, ttl time.Duration) {
+	if l, ok := ctx.Value(loadingKey{}).(*loading); ok {
+		l.ttl.Store(int64(max(ttl, 0)))
+	}
+}
+
+// ttlOf is the TTL that the loader has set, or def.
+func (l *loading) ttlOf(def time.Duration) time.Duration {
+	if ttl := l.ttl.Load(); ttl != noTTL {
+		return time.Duration(ttl)
+	}
+	return def
+}
+
+// loaded is what a load brought.
+type loaded[V any] struct {
+	value V
+	err   error
+	ttl   time.Duration // with jitter; 0: not to be stored
+	cost  time.Duration
+}
+
+func (l *loaded[V]) notFound() bool { return errors.Is(l.err, ErrNotFound) }
+
+// contextual: the failure says something about a context, nothing about the row.
+func (l *loaded[V]) contextual() bool {
+	return errors.Is(l.err, context.Canceled) || errors.Is(l.err, context.DeadlineExceeded)
+}
+
+// loadAlone loads without a lease: there is no store, or it cannot be asked.
+func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
+	c := m.c
+	l, err := m.loadInPlace(ctx)
+	if err != nil {
+		return m.failed(err, c.remote == nil)
+	}
+	switch {
+	case l.err == nil || l.notFound():
+		e := c.entry(l, m.stamp)
+		if c.remote != nil {
+			e.Trusted = min(e.Trusted, until(c.local.Now(), degradedTTL))
+			e.Fresh = min(e.Fresh, e.Trusted)
+		}
+		if l.ttl > 0 {
+			m.publish = e
+		}
+		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
+	case !l.contextual():
+		m.rememberFailure(l.err, c.opts.ErrorTTL)
+	}
+	return m.failed(l.err, c.remote == nil)
+}
+
+// degradedTTL is how long local keeps what was loaded without a lease, as nobody
+// can tell this process of a change.
+const degradedTTL = 2 * time.Second
+
+// loadLeased loads under a lease, which is kept alive meanwhile, and fills.
+func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[V] {
+	granted := time.Now()
+	alive := m.keepAlive(ctx, lease)
+	l, err := m.loadInPlace(ctx)
+	lost := alive.stop()
+	if err != nil {
+		m.c.release(ctx, m.f.Key, lease)
+		return m.failed(err, true)
+	}
+	switch {
+	case l.err == nil || l.notFound():
+		e := m.c.entry(l, m.stamp)
+		if !lost {
+			m.fill(ctx, lease, l, e, granted)
+		} else {
+			m.refused()
+		}
+		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
+	case l.contextual():
+		m.c.release(ctx, m.f.Key, lease)
+	default:
+		m.fail(ctx, lease, l)
+	}
+	return m.failed(l.err, true)
+}
+
+// fill writes a loaded value under the lease. Only what the store accepts is
+// published in local.
+func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], e *local.Entry[V], granted time.Time) {
+	c := m.c
+	if l.ttl <= 0 {
+		m.c.release(ctx, m.f.Key, lease)
+		return
+	}
+	data, err := c.encode(l, e, granted)
+	if err != nil {
+		c.stats.unstorable.Add(1)
+		c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
+		c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
+		if ok, err := m.c.release(ctx, m.f.Key, lease); ok && err == nil {
+			m.publish = e // the lease was ours until now, so the value is not late
+		}
+		return
+	}
+	m.stamp = c.local.Stamp(m.f.Key) // the fill reads the value again, and arms for it
+	var ok bool
+	err = c.remote.do(ctx, m.f.Key, func(ctx context.Context) error {
+		ok, err = lease.Fill(ctx, data, after(l.ttl, c.opts.grace()))
+		return err
+	})
+	switch {
+	case err != nil:
+		m.c.release(ctx, m.f.Key, lease) // nobody knows whether it was applied
+	case !ok:
+		m.refused()
+	default:
+		c.stats.fills.Add(1)
+		c.tell(Event{Kind: EventFill, Key: m.f.Key})
+		e.Stamp = m.stamp
+		m.publish = e
+	}
+}
+
+// refused: the lease was lost, so the value is late. Whoever waited gets it; it is
+// stored nowhere, and the flight does not start over.
+func (m *miss[K, V]) refused() {
+	m.c.stats.fillsRefused.Add(1)
+	m.c.tell(Event{Kind: EventFillRefused, Key: m.f.Key})
+}
+
+// fail leaves the failure in the store for ErrorTTL, for all processes.
+func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) {
+	c := m.c
+	const longest = 1 << 10 // bytes of the message
+	text := causeOf(l.err).Error()
+	record := store.Envelope{Kind: store.KindFailure, Created: time.Now(), Cost: l.cost,
+		Payload: []byte(text[:min(len(text), longest)])}
+	var ok bool
+	err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
+		ok, err = lease.Fail(ctx, record.Encode(), c.opts.ErrorTTL)
+		return err
+	})
+	if err == nil && ok {
+		m.rememberFailure(l.err, c.opts.ErrorTTL)
+	}
+}
+
+// causeOf is the loader's own error, without the key that LoadError names.
+func causeOf(err error) error {
+	var le *LoadError
+	if errors.As(err, &le) {
+		return le.Err
+	}
+	return err
+}
+
+// release gives the lease back, with nothing in its place.
+func (c *Cache[K, V]) release(ctx context.Context, skey string, lease store.Lease) (ok bool, err error) {
+	err = c.remote.do(ctx, skey, func(ctx context.Context) error {
+		ok, err = lease.Release(ctx)
+		return err
+	})
+	return ok, err
+}
+
+// keeper renews a lease while its load runs.
+type keeper struct {
+	quit, done chan struct{}
+	lost       bool // read after done
+}
+
+// keepAlive renews the lease at a third of its TTL, until stop. A renewal that
+// finds the lease lost is the last one.
+func (m *miss[K, V]) keepAlive(ctx context.Context, lease store.Lease) *keeper {
+	k := &keeper{quit: make(chan struct{}), done: make(chan struct{})}
+	c := m.c
+	go func() {
+		defer close(k.done)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.life, cancel)()
+		t := time.NewTicker(max(c.opts.LeaseTTL/3, time.Millisecond))
+		defer t.Stop()
+		for {
+			select {
+			case <-k.quit:
+				return
+			case <-t.C:
+			}
+			ok := true
+			err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
+				ok, err = lease.Renew(ctx, c.opts.LeaseTTL)
+				return err
+			})
+			if err == nil && !ok {
+				k.lost = true
+				c.stats.leasesLost.Add(1)
+				c.tell(Event{Kind: EventLeaseLost, Key: m.f.Key})
+				return
+			}
+		}
+	}()
+	return k
+}
+
+// stop ends the renewals and says whether the lease was found lost.
+func (k *keeper) stop() (lost bool) {
+	close(k.quit)
+	<-k.done
+	return k.lost
+}
+
+// loadInPlace gets a place at the origin and loads. The error is that there was
+// no place; what the loader said is in loaded.
+func (m *miss[K, V]) loadInPlace(ctx context.Context) (*loaded[V], error) {
+	c := m.c
+	outer, _ := ctx.Value(loadingKey{}).(*loading)
+	if outer != nil && outer.owner == any(c) && outer.lent.CompareAndSwap(false, true) {
+		// A nested load of this cache: the outer one holds a place and waits for this
+		// one, so it lends its place. Otherwise MaxLoads outer loads would wait for
+		// places that only they could free.
+		defer outer.lent.Store(false)
+		return m.callLoader(ctx), nil
+	}
+	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	if c.slots.Acquire(patience) != nil {
+		c.stats.originBusy.Add(1)
+		c.tell(Event{Kind: EventOriginBusy, Key: m.f.Key})
+		_, limit, waiting := c.slots.State()
+		return nil, fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(m.f.Key), c.opts.WaitTimeout/2, limit, waiting)
+	}
+	defer c.slots.Release()
+	return m.callLoader(ctx), nil
+}
+
+// callLoader calls the loader in a goroutine of its own: one that panics, exits,
+// or does not return in time takes nothing along.
+func (m *miss[K, V]) callLoader(ctx context.Context) *loaded[V] {
+	c := m.c
+	in := &loading{owner: c}
+	in.ttl.Store(noTTL)
+	ctx, cancel := context.WithTimeout(context.WithValue(m.f.Node.Inside(ctx), loadingKey{}, in), c.opts.LoadTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+
+	c.stats.loads.Add(1)
+	start := time.Now()
+	result := make(chan *loaded[V], 1)
+	go func() {
+		l := &loaded[V]{err: ErrGoexit}
+		defer func() { result <- l }()
+		defer func() {
+			if r := recover(); r != nil {
+				l.err = &PanicError{r, debug.Stack()}
+			}
+		}()
+		l.value, l.err = m.load(ctx, m.key)
+	}()
+
+	var l *loaded[V]
+	select {
+	case l = <-result:
+	case <-ctx.Done():
+		select {
+		case l = <-result: // it ended in the same moment
+		case <-time.After(abandonAfter):
+			c.stats.abandoned.Add(1)
+			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(m.f.Key), "load_timeout", c.opts.LoadTimeout)
+			l = &loaded[V]{err: ctx.Err()}
+		}
+	}
+	l.cost = time.Since(start)
+	m.judge(l, in)
+	c.tell(Event{Kind: EventLoad, Key: m.f.Key, Took: l.cost, Err: l.err})
+	return l
+}
+
+// abandonAfter is what a loader has to notice that its context has ended.
+const abandonAfter = 50 * time.Millisecond
+
+// judge completes what the loader returned: its TTL, or its error's form.
+func (m *miss[K, V]) judge(l *loaded[V], in *loading) {
+	c := m.c
+	switch {
+	case l.err == nil:
+		l.ttl = jittered(in.ttlOf(c.opts.TTL), c.opts.Jitter)
+	case l.notFound():
+		l.ttl = jittered(in.ttlOf(c.opts.NotFoundTTL), c.opts.Jitter)
+	default:
+		c.stats.loadErrors.Add(1)
+		var p *PanicError
+		if errors.As(l.err, &p) || l.err == ErrGoexit {
+			c.stats.panics.Add(1)
+			c.log.Error("a loader panicked or exited", "key", abbreviate(m.f.Key), "err", l.err)
+		}
+		l.err = &LoadError{Key: m.f.Key, Err: l.err}
+	}
+}

@@ -1,0 +1,300 @@
+package onefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/onefill/onefill/store"
+)
+
+// NoJitter as Options.Jitter turns jitter off (0 means the default).
+const NoJitter = math.SmallestNonzeroFloat64
+
+// Defaults of Options, where a field is left zero.
+const (
+	DefaultTTL          = time.Minute
+	DefaultJitter       = 0.1
+	DefaultNotFoundTTL  = 10 * time.Second
+	DefaultErrorTTL     = time.Second
+	DefaultLoadTimeout  = 30 * time.Second
+	DefaultLeaseTTL     = 5 * time.Second
+	DefaultStoreTimeout = 250 * time.Millisecond
+	DefaultMaxLoads     = 256
+	DefaultMaxEntries   = 10_000
+	DefaultMaxValue     = 1 << 20 // bytes
+	DefaultMaxBatch     = 100
+	// DefaultLocalTTL bounds how long a local entry lives without a look at the
+	// store, where the store can push; DefaultPolledTTL where it cannot.
+	DefaultLocalTTL  = time.Minute
+	DefaultPolledTTL = 5 * time.Second
+
+	// MaxKeyBytes is the longest key, as a string.
+	MaxKeyBytes = 64 << 10
+)
+
+// Options configure a Cache. The zero value of each field is its default;
+// durations must not be negative.
+type Options[K comparable, V any] struct {
+	// Name is the cache's namespace in the store and its label in metrics. Caches
+	// of the same name on the same store share their entries. Needed with a Store:
+	// printable ASCII without space, colon and braces, at most 128 bytes.
+	Name string
+
+	// Load asks the origin for one key. It returns ErrNotFound if the row does not
+	// exist. Its context ends after LoadTimeout and has the values of the caller's
+	// context, but not its cancellation. It may call SetTTL. Needed for Get;
+	// GetOrLoad brings its own.
+	Load func(ctx context.Context, key K) (V, error)
+
+	// LoadMany asks the origin for many keys at once, at most MaxBatch. A key that
+	// is not in the map does not exist. Default: Load for each key.
+	LoadMany func(ctx context.Context, keys []K) (map[K]V, error)
+
+	// MaxBatch is the most keys given to LoadMany. Default 100.
+	MaxBatch int
+
+	// TTL is how long a value is fresh. Default 1 minute.
+	TTL time.Duration
+
+	// Jitter is the largest part of the TTL, from 0 to 1, that is added at random so
+	// that what was stored together does not expire together. Default 0.1; NoJitter
+	// turns it off.
+	Jitter float64
+
+	// StaleFor is how long after its TTL a value may still be served while one
+	// caller refreshes it in the background. Default 0: never.
+	StaleFor time.Duration
+
+	// StaleOnError is how long after its TTL a value may still be served when it
+	// cannot be loaded: the load failed, the origin is busy. Default 0: never.
+	StaleOnError time.Duration
+
+	// EarlyRefresh is the beta of XFetch: a value may be refreshed in the background
+	// before its TTL ends, the likelier the nearer the end is and the longer its
+	// load took. 1 is a good value; larger is earlier. Default 0: off.
+	EarlyRefresh float64
+
+	// NotFoundTTL is how long ErrNotFound is remembered. Default 10 seconds, or TTL
+	// if that is shorter.
+	NotFoundTTL time.Duration
+
+	// ErrorTTL is how long a failed load is remembered: until then callers, in all
+	// processes, get its error instead of asking the origin again. Context errors
+	// are not remembered. Default 1 second.
+	ErrorTTL time.Duration
+
+	// LoadTimeout bounds one load. A loader that does not return by then is left
+	// behind: its callers get an error, its place is given back, its result is
+	// dropped. Default 30 seconds.
+	LoadTimeout time.Duration
+
+	// WaitTimeout bounds how long one call waits, whatever it waits for. Default
+	// LoadTimeout plus 1 second, so that a load that takes too long reports itself.
+	WaitTimeout time.Duration
+
+	// LeaseTTL is how long the right to load a key outlives its holder's last sign
+	// of life: a killed process blocks a key for that long. It is renewed while the
+	// load runs, so loads may be longer. Default 5 seconds.
+	LeaseTTL time.Duration
+
+	// MaxLoads is the most loads at once in this cache. Default 256.
+	MaxLoads int
+
+	// MaxLoadsDegraded is the same while the store is unreachable. Default an
+	// eighth of MaxLoads, at least 1. Not more than MaxLoads.
+	MaxLoadsDegraded int
+
+	// StoreTimeout bounds one operation of the store. Default 250 ms.
+	StoreTimeout time.Duration
+
+	// Local is the in-process cache in front of the store.
+	Local LocalOptions
+
+	// Store is the cache that processes share. Default nil: this process only.
+	Store store.Store
+
+	// AllowStoreDown lets New succeed while the store cannot be reached.
+	AllowStoreDown bool
+
+	// OnStoreDown says what happens to a miss while the store is unreachable.
+	// Default LoadLimited.
+	OnStoreDown StoreDownPolicy
+
+	// MaxValueBytes is the largest encoded value that goes to the store. A larger
+	// one that was loaded is served and kept in local only; Set refuses it. Default
+	// 1 MiB.
+	MaxValueBytes int
+
+	// Codec turns values into bytes and back. Default: []byte and string as they
+	// are, JSON for everything else.
+	Codec Codec[V]
+
+	// Key turns a key into the string under which it is stored, which must differ
+	// for different keys. Needed where K is neither a string nor an integer kind.
+	Key func(K) string
+
+	// Version returns the row's own version, if it has one: a value of an older
+	// version never replaces one of a newer version.
+	Version func(V) uint64
+
+	// Clone copies a value before it is handed out. Default: callers share values
+	// that hold pointers, and must not change them.
+	Clone func(V) V
+
+	// Observer hears of what the cache does. Default nil.
+	Observer Observer
+
+	// Logger gets what an operator should see. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// LocalOptions configure the in-process cache, which evicts by W-TinyLFU.
+type LocalOptions struct {
+	// MaxEntries is its size. Default 10,000.
+	MaxEntries int
+
+	// TTL is how long an entry is served without a look at the store, and so the
+	// bound of local staleness after an invalidation in another process. Default:
+	// without a Store, TTL itself; with one, the smallest of TTL and 1 minute, or of
+	// TTL and 5 seconds where the store cannot push.
+	TTL time.Duration
+
+	// Off leaves the in-process cache out. It needs a Store.
+	Off bool
+}
+
+// StoreDownPolicy says what happens to a miss while the store is unreachable.
+type StoreDownPolicy uint8
+
+const (
+	// LoadLimited loads, at most MaxLoadsDegraded at a time.
+	LoadLimited StoreDownPolicy = iota
+	// StaleOnly serves what is in local, stale within StaleOnError, and else fails
+	// with ErrStoreDown.
+	StaleOnly
+	// Fail fails with ErrStoreDown.
+	Fail
+)
+
+// validate reports every field that is wrong, by name.
+func (o *Options[K, V]) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"TTL", o.TTL}, {"StaleFor", o.StaleFor}, {"StaleOnError", o.StaleOnError},
+		{"NotFoundTTL", o.NotFoundTTL}, {"ErrorTTL", o.ErrorTTL}, {"LoadTimeout", o.LoadTimeout},
+		{"WaitTimeout", o.WaitTimeout}, {"LeaseTTL", o.LeaseTTL}, {"StoreTimeout", o.StoreTimeout},
+		{"Local.TTL", o.Local.TTL},
+	} {
+		if d.d < 0 {
+			bad("%s is negative: %v; 0 means the default", d.name, d.d)
+		}
+	}
+	for _, n := range []struct {
+		name string
+		n    int
+	}{
+		{"MaxLoads", o.MaxLoads}, {"MaxLoadsDegraded", o.MaxLoadsDegraded}, {"MaxBatch", o.MaxBatch},
+		{"MaxValueBytes", o.MaxValueBytes}, {"Local.MaxEntries", o.Local.MaxEntries},
+	} {
+		if n.n < 0 {
+			bad("%s is negative: %d; 0 means the default", n.name, n.n)
+		}
+	}
+	if !(o.Jitter >= 0 && o.Jitter <= 1) {
+		bad("Jitter is %v; it must be from 0 to 1", o.Jitter)
+	}
+	if !(o.EarlyRefresh >= 0) || math.IsInf(o.EarlyRefresh, 1) {
+		bad("EarlyRefresh is %v; it must be 0 or a positive number", o.EarlyRefresh)
+	}
+	if o.MaxLoads > 0 && o.MaxLoadsDegraded > o.MaxLoads {
+		bad("MaxLoadsDegraded (%d) is more than MaxLoads (%d)", o.MaxLoadsDegraded, o.MaxLoads)
+	}
+	if o.OnStoreDown > Fail {
+		bad("OnStoreDown is %d, none of LoadLimited, StaleOnly, Fail", o.OnStoreDown)
+	}
+	errs = append(errs, o.validateStore()...)
+	if o.Key == nil && defaultKey[K]() == nil {
+		bad("Key is nil and the key type %T is neither a string nor an integer kind; set Key to a function that turns it into a string", *new(K))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("onefill: invalid Options: %w", errors.Join(errs...))
+}
+
+func (o *Options[K, V]) validateStore() (errs []error) {
+	if o.Store == nil {
+		if o.Local.Off {
+			errs = append(errs, errors.New("Local.Off is set and Store is nil: nothing is left to cache in"))
+		}
+		if o.AllowStoreDown {
+			errs = append(errs, errors.New("AllowStoreDown is set and Store is nil"))
+		}
+		return errs
+	}
+	if err := store.ValidName(o.Name); err != nil {
+		errs = append(errs, fmt.Errorf("Name, which is needed with a Store: %w", err))
+	}
+	return errs
+}
+
+// withDefaults fills in what is left zero, but for Local.TTL, which depends on
+// what the store can do.
+func (o Options[K, V]) withDefaults() Options[K, V] {
+	o.TTL = or(o.TTL, DefaultTTL)
+	o.Jitter = or(o.Jitter, DefaultJitter)
+	o.NotFoundTTL = or(o.NotFoundTTL, min(DefaultNotFoundTTL, o.TTL))
+	o.ErrorTTL = or(o.ErrorTTL, DefaultErrorTTL)
+	o.LoadTimeout = or(o.LoadTimeout, DefaultLoadTimeout)
+	o.WaitTimeout = or(o.WaitTimeout, after(o.LoadTimeout, time.Second))
+	o.LeaseTTL = or(o.LeaseTTL, DefaultLeaseTTL)
+	o.StoreTimeout = or(o.StoreTimeout, DefaultStoreTimeout)
+	o.MaxLoads = or(o.MaxLoads, max(DefaultMaxLoads, o.MaxLoadsDegraded))
+	o.MaxLoadsDegraded = or(o.MaxLoadsDegraded, max(1, o.MaxLoads/8))
+	o.MaxBatch = or(o.MaxBatch, DefaultMaxBatch)
+	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValue)
+	o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
+	if o.Codec == nil {
+		o.Codec = defaultCodec[V]()
+	}
+	if o.Key == nil {
+		o.Key = defaultKey[K]()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// localTTL is Local.TTL with its default.
+func (o *Options[K, V]) localTTL(shared, push bool) time.Duration {
+	switch {
+	case o.Local.TTL > 0:
+		return o.Local.TTL
+	case !shared:
+		return math.MaxInt64 // the value's own TTL decides
+	case push:
+		return min(o.TTL, DefaultLocalTTL)
+	default:
+		return min(o.TTL, DefaultPolledTTL)
+	}
+}
+
+// grace is how long after its soft expiry a value is kept.
+func (o *Options[K, V]) grace() time.Duration { return max(o.StaleFor, o.StaleOnError) }
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}

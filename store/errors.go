@@ -1,0 +1,55 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrUnavailable is wrapped by an [*Error] whose cause is that the server could
+// not be asked or did not answer in time, as opposed to an answer that is an
+// error. An operation that failed so may have been applied.
+var ErrUnavailable = errors.New("store unavailable")
+
+// ErrTooLarge is wrapped by an [*Error] that refuses a key or a value because of
+// its size.
+var ErrTooLarge = errors.New("too large for the store")
+
+// Error is what every operation of a store returns when it fails: which service,
+// at which address, in which operation, and why.
+type Error struct {
+	Service string // "redis", "memcached", "memory"
+	Addr    string // host:port, or several, comma-separated
+	Op      string // "attach", "get", "acquire", "fill", ...
+	Err     error  // the cause
+	// Unavailable: the server could not be asked or did not answer in time.
+	Unavailable bool
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s at %s: %s: %v", e.Service, e.Addr, e.Op, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes errors.Is(err, ErrUnavailable) say what Unavailable says.
+func (e *Error) Is(target error) bool { return target == ErrUnavailable && e.Unavailable }
+
+// ValidName says whether name can be the namespace of a cache: 1 to 128 bytes of
+// printable ASCII without space, colon and braces. Those separate the name from
+// the key in the store, so a name that held them could make two caches meet.
+func ValidName(name string) error {
+	if name == "" {
+		return errors.New("the name is empty")
+	}
+	if len(name) > 128 {
+		return fmt.Errorf("the name has %d bytes, at most 128 are allowed", len(name))
+	}
+	if i := strings.IndexFunc(name, func(r rune) bool {
+		return r <= ' ' || r > '~' || r == ':' || r == '{' || r == '}'
+	}); i >= 0 {
+		return fmt.Errorf("the name %q holds %q at byte %d; printable ASCII without space, colon and braces is allowed", name, name[i], i)
+	}
+	return nil
+}
