@@ -34,10 +34,11 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V]) (V, error) {
 	// The whole of the hot path: a reading of the clock, a look-up, a few loads of
 	// words that rarely change, and one addition.
-	if e, now, current := c.local.Get(key); current && now < e.Fresh && e.Plain() &&
-		c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
-		c.stats.localHits.inc()
-		return c.handOut(e.Value), nil
+	if c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
+		if v, ok := c.local.Hit(key); ok {
+			c.stats.localHits.inc()
+			return c.handOut(v), nil
+		}
 	}
 	r, err := c.fetch(ctx, key, load)
 	return r.Value, err
@@ -183,7 +184,9 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		}
 		defer done()
 	}
-	err := c.await(ctx, f)
+	t := c.timer()
+	err := c.await(ctx, f, t)
+	c.keep(t)
 	waited := time.Duration(c.local.Now() - start)
 	c.tell(Event{Kind: EventWait, Key: skey, Took: waited, Err: err})
 	if err != nil {
@@ -194,19 +197,9 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 	return r, err
 }
 
-// await waits for the flight's end, the end of ctx or WaitTimeout, whichever is
-// first. A flight that has landed beats a context that has ended.
-func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]]) error {
-	t, _ := c.timers.Get().(*time.Timer)
-	if t == nil {
-		t = time.NewTimer(c.opts.WaitTimeout)
-	} else {
-		t.Reset(c.opts.WaitTimeout)
-	}
-	defer func() {
-		t.Stop()
-		c.timers.Put(t)
-	}()
+// await waits for the flight's end, the end of ctx or t, which runs for WaitTimeout,
+// whichever is first. A flight that has landed beats a context that has ended.
+func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], t *time.Timer) error {
 	var err error
 	select {
 	case <-f.Done():
@@ -226,6 +219,20 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]]) e
 		err = fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
 	}
 	return err
+}
+
+// timer runs for WaitTimeout. Timers are kept, so that a herd of waiters makes none.
+func (c *Cache[K, V]) timer() *time.Timer {
+	if t, ok := c.timers.Get().(*time.Timer); ok {
+		t.Reset(c.opts.WaitTimeout)
+		return t
+	}
+	return time.NewTimer(c.opts.WaitTimeout)
+}
+
+func (c *Cache[K, V]) keep(t *time.Timer) {
+	t.Stop()
+	c.timers.Put(t)
 }
 
 // Peek returns what is cached and fresh, or stale within StaleFor, and false if

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onefill/onefill/internal/flight"
 	"github.com/onefill/onefill/internal/local"
 	"github.com/onefill/onefill/store"
 )
@@ -136,8 +137,8 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 		return err
 	})
 	switch {
-	case err != nil:
-		m.c.release(ctx, m.f.Key, lease) // nobody knows whether it was applied
+	case err != nil: // nobody knows whether it was applied
+		c.releaseLater(ctx, m.f.Key, lease)
 	case !ok:
 		m.refused()
 	default:
@@ -190,6 +191,15 @@ func (c *Cache[K, V]) release(ctx context.Context, skey string, lease store.Leas
 	return ok, err
 }
 
+// releaseLater is release for those who have an answer already and should not wait
+// for a store that is in trouble.
+func (c *Cache[K, V]) releaseLater(ctx context.Context, skey string, lease store.Lease) {
+	ctx = context.WithoutCancel(ctx)
+	if !c.begin(func() { c.release(ctx, skey, lease) }) {
+		c.release(ctx, skey, lease)
+	}
+}
+
 // keeper renews a lease while its load runs.
 type keeper struct {
 	quit, done chan struct{}
@@ -240,76 +250,102 @@ func (k *keeper) stop() (lost bool) {
 // loadInPlace gets a place at the origin and loads. The error is that there was
 // no place; what the loader said is in loaded.
 func (m *miss[K, V]) loadInPlace(ctx context.Context) (*loaded[V], error) {
-	c := m.c
+	if m.batch != nil && m.inBatch {
+		return m.loadInBatch(ctx)
+	}
+	giveBack, err := m.c.place(ctx, m.f.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer giveBack()
+	l := &loaded[V]{}
+	in := m.c.callLoader(ctx, &m.f.Node, m.f.Key, l, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	m.c.judge(m.f.Key, l, in)
+	return l, nil
+}
+
+// place gets a place at the origin for one load, until the returned function is
+// called.
+func (c *Cache[K, V]) place(ctx context.Context, skey string) (giveBack func(), err error) {
 	outer, _ := ctx.Value(loadingKey{}).(*loading)
 	if outer != nil && outer.owner == any(c) && outer.lent.CompareAndSwap(false, true) {
 		// A nested load of this cache: the outer one holds a place and waits for this
 		// one, so it lends its place. Otherwise MaxLoads outer loads would wait for
 		// places that only they could free.
-		defer outer.lent.Store(false)
-		return m.callLoader(ctx), nil
+		return func() { outer.lent.Store(false) }, nil
 	}
 	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 	if c.slots.Acquire(patience) != nil {
 		c.stats.originBusy.Add(1)
-		c.tell(Event{Kind: EventOriginBusy, Key: m.f.Key})
+		c.tell(Event{Kind: EventOriginBusy, Key: skey})
 		_, limit, waiting := c.slots.State()
-		return nil, fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(m.f.Key), c.opts.WaitTimeout/2, limit, waiting)
+		return nil, fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(skey), c.opts.WaitTimeout/2, limit, waiting)
 	}
-	defer c.slots.Release()
-	return m.callLoader(ctx), nil
+	return c.slots.Release, nil
 }
 
 // callLoader calls the loader in a goroutine of its own: one that panics, exits,
-// or does not return in time takes nothing along.
-func (m *miss[K, V]) callLoader(ctx context.Context) *loaded[V] {
-	c := m.c
+// or does not return in time takes nothing along. What it brings is put into l.
+func (c *Cache[K, V]) callLoader(ctx context.Context, node *flight.Node, skey string, l *loaded[V], load func(context.Context) (V, error)) *loading {
+	v, err, cost, in := call(ctx, c, node, skey, load)
+	l.value, l.err, l.cost = v, err, cost
+	return in
+}
+
+// call runs one load of either kind and counts it.
+func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], node *flight.Node, skey string, load func(context.Context) (T, error)) (T, error, time.Duration, *loading) {
 	in := &loading{owner: c}
 	in.ttl.Store(noTTL)
-	ctx, cancel := context.WithTimeout(context.WithValue(m.f.Node.Inside(ctx), loadingKey{}, in), c.opts.LoadTimeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(node.Inside(ctx), loadingKey{}, in), c.opts.LoadTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 
 	c.stats.loads.Add(1)
 	start := time.Now()
-	result := make(chan *loaded[V], 1)
-	go func() {
-		l := &loaded[V]{err: ErrGoexit}
-		defer func() { result <- l }()
-		defer func() {
-			if r := recover(); r != nil {
-				l.err = &PanicError{r, debug.Stack()}
-			}
-		}()
-		l.value, l.err = m.load(ctx, m.key)
-	}()
+	done := make(chan sandboxed[T], 1)
+	go func() { sandbox(ctx, done, load) }()
 
-	var l *loaded[V]
+	var r sandboxed[T]
 	select {
-	case l = <-result:
+	case r = <-done:
 	case <-ctx.Done():
 		select {
-		case l = <-result: // it ended in the same moment
+		case r = <-done: // it ended in the same moment, or notices that its context has
 		case <-time.After(abandonAfter):
 			c.stats.abandoned.Add(1)
-			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(m.f.Key), "load_timeout", c.opts.LoadTimeout)
-			l = &loaded[V]{err: ctx.Err()}
+			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(skey), "load_timeout", c.opts.LoadTimeout)
+			r.err = ctx.Err()
 		}
 	}
-	l.cost = time.Since(start)
-	m.judge(l, in)
-	c.tell(Event{Kind: EventLoad, Key: m.f.Key, Took: l.cost, Err: l.err})
-	return l
+	cost := time.Since(start)
+	c.tell(Event{Kind: EventLoad, Key: skey, Took: cost, Err: r.err})
+	return r.value, r.err, cost, in
 }
 
 // abandonAfter is what a loader has to notice that its context has ended.
 const abandonAfter = 50 * time.Millisecond
 
+type sandboxed[T any] struct {
+	value T
+	err   error
+}
+
+// sandbox turns every way in which user code can end into a result.
+func sandbox[T any](ctx context.Context, done chan<- sandboxed[T], load func(context.Context) (T, error)) {
+	r := sandboxed[T]{err: ErrGoexit}
+	defer func() { done <- r }()
+	defer func() {
+		if p := recover(); p != nil {
+			r.err = &PanicError{p, debug.Stack()}
+		}
+	}()
+	r.value, r.err = load(ctx)
+}
+
 // judge completes what the loader returned: its TTL, or its error's form.
-func (m *miss[K, V]) judge(l *loaded[V], in *loading) {
-	c := m.c
+func (c *Cache[K, V]) judge(skey string, l *loaded[V], in *loading) {
 	switch {
 	case l.err == nil:
 		l.ttl = jittered(in.ttlOf(c.opts.TTL), c.opts.Jitter)
@@ -320,8 +356,8 @@ func (m *miss[K, V]) judge(l *loaded[V], in *loading) {
 		var p *PanicError
 		if errors.As(l.err, &p) || l.err == ErrGoexit {
 			c.stats.panics.Add(1)
-			c.log.Error("a loader panicked or exited", "key", abbreviate(m.f.Key), "err", l.err)
+			c.log.Error("a loader panicked or exited", "key", abbreviate(skey), "err", l.err)
 		}
-		l.err = &LoadError{Key: m.f.Key, Err: l.err}
+		l.err = &LoadError{Key: skey, Err: l.err}
 	}
 }

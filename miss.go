@@ -36,6 +36,10 @@ type miss[K comparable, V any] struct {
 	// under the lease if it has been won already.
 	again bool
 	lease store.Lease
+
+	// batch gathers the loads of one GetMany. inBatch: it still counts on this one.
+	batch   *batch[K, V]
+	inBatch bool
 }
 
 // takeOff starts the flight. False: the cache is closed, and the flight has
@@ -57,10 +61,12 @@ func (m *miss[K, V]) fly(ctx context.Context) {
 		if r := recover(); r != nil {
 			m.c.log.Error("a flight panicked", "key", abbreviate(m.f.Key), "panic", r, "stack", string(debug.Stack()))
 			out, m.publish = outcome[V]{err: &LoadError{m.f.Key, &PanicError{r, debug.Stack()}}}, nil
+			m.leaveBatch(ctx)
 		}
 		m.land(ctx, out)
 	}()
 	out = m.run(ctx)
+	m.leaveBatch(ctx)
 }
 
 func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
@@ -235,6 +241,7 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer, attempt int) bool
 	if left <= 0 {
 		return false
 	}
+	m.leaveBatch(ctx) // the others' load does not wait for somebody else's
 	c.flights.SetWaiting(m.f, true)
 	t := time.NewTimer(min(pause, left))
 	select {

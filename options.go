@@ -51,7 +51,8 @@ type Options[K comparable, V any] struct {
 	Load func(ctx context.Context, key K) (V, error)
 
 	// LoadMany asks the origin for many keys at once, at most MaxBatch. A key that
-	// is not in the map does not exist. Default: Load for each key.
+	// is not in the map does not exist; with an error, the keys that are in the map
+	// are loaded and the others have failed. Default: Load for each key.
 	LoadMany func(ctx context.Context, keys []K) (map[K]V, error)
 
 	// MaxBatch is the most keys given to LoadMany. Default 100.
@@ -101,7 +102,11 @@ type Options[K comparable, V any] struct {
 	// load runs, so loads may be longer. Default 5 seconds.
 	LeaseTTL time.Duration
 
-	// MaxLoads is the most loads at once in this cache. Default 256.
+	// MaxLoads is the most loads at once in this cache. A load that gets no place
+	// within half of WaitTimeout is given up: its callers get a stale value where
+	// StaleOnError allows it, else ErrOriginBusy. First come, first served. A load
+	// that is nested in another one of this cache uses the outer one's place.
+	// Default 256.
 	MaxLoads int
 
 	// MaxLoadsDegraded is the same while the store is unreachable. Default an
@@ -260,6 +265,9 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	o.MaxLoads = or(o.MaxLoads, max(DefaultMaxLoads, o.MaxLoadsDegraded))
 	o.MaxLoadsDegraded = or(o.MaxLoadsDegraded, max(1, o.MaxLoads/8))
 	o.MaxBatch = or(o.MaxBatch, DefaultMaxBatch)
+	if o.Load == nil && o.LoadMany != nil {
+		o.Load = loadOne(o.LoadMany)
+	}
 	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValue)
 	o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
 	if o.Codec == nil {

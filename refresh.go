@@ -32,7 +32,7 @@ func (c *Cache[K, V]) refreshAs(ctx context.Context, m *miss[K, V], kind EventKi
 	f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge())
 	if !leads {
 		if m.lease != nil { // another flight waits for it
-			c.begin(func() { c.release(context.WithoutCancel(ctx), skey, m.lease) })
+			c.releaseLater(ctx, skey, m.lease)
 		}
 		return
 	}

@@ -81,7 +81,7 @@ type Stamp struct {
 // Cache is the in-process cache. The zero value of entries' windows is the
 // caller's business; Cache decides only whether a stamp is current.
 type Cache[K comparable, V any] struct {
-	otter   *otter.Cache[K, *Entry[V]] // nil: nothing is kept
+	otter   *otter.Cache[K, Entry[V]] // nil: nothing is kept
 	clock   clock
 	grace   time.Duration // how long entries are kept after their soft expiry
 	seed    maphash.Seed
@@ -127,11 +127,11 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 		c.stripes = make([]atomic.Uint32, n)
 	}
 	if o.MaxEntries > 0 {
-		c.otter = otter.Must(&otter.Options[K, *Entry[V]]{
+		c.otter = otter.Must(&otter.Options[K, Entry[V]]{
 			MaximumSize: o.MaxEntries,
 			Clock:       c.clock,
-			ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, *Entry[V]]) time.Duration {
-				return max(c.end(e.Value)-time.Duration(c.clock.NowNano()), 1)
+			ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, Entry[V]]) time.Duration {
+				return max(c.end(&e.Value)-time.Duration(c.clock.NowNano()), 1)
 			}),
 		})
 	}
@@ -141,12 +141,14 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 // end is the moment after which no option allows to serve the entry.
 func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
 	end := int64(0)
-	if e.Rare == nil || !e.Rare.Absent {
-		end = e.Soft
-		if end > math.MaxInt64-int64(c.grace) {
-			return math.MaxInt64
-		}
-		end += int64(c.grace)
+	switch {
+	case !e.Has():
+	case c.grace == 0:
+		end = e.Fresh
+	case e.Soft > math.MaxInt64-int64(c.grace):
+		return math.MaxInt64
+	default:
+		end = e.Soft + int64(c.grace)
 	}
 	if e.Rare != nil {
 		end = max(end, e.Rare.FailedUntil)
@@ -156,6 +158,26 @@ func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
 
 // Now is the moment on the cache's clock.
 func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
+
+// Hit returns the value of k if it is fresh, current and [Entry.Plain]: the hot
+// path. It reads the clock once and allocates nothing.
+func (c *Cache[K, V]) Hit(k K) (v V, ok bool) {
+	if c.otter == nil {
+		return v, false
+	}
+	if c.grace == 0 { // what otter still has is fresh: see end
+		e, ok := c.otter.GetIfPresent(k)
+		if !ok || !e.Plain() || !c.Current(e.Stamp) {
+			return v, false
+		}
+		return e.Value, true
+	}
+	e, ok := c.otter.GetEntry(k)
+	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.Current(e.Value.Stamp) {
+		return v, false
+	}
+	return e.Value.Value, true
+}
 
 // Get returns the entry of k, unless it may not be served in any case, and the
 // moment at which it was looked at. It is current if no push and no break of the
@@ -169,7 +191,7 @@ func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
 	if !ok {
 		return nil, c.clock.NowNano(), false
 	}
-	e = oe.Value
+	e = &oe.Value
 	if c.stripes[e.Stamp.stripe].Load() != e.Stamp.pushes {
 		return nil, oe.SnapshotAtNano, false
 	}
@@ -202,7 +224,7 @@ func (c *Cache[K, V]) Current(s Stamp) bool {
 // could not be served and might replace one that can.
 func (c *Cache[K, V]) Put(k K, e *Entry[V]) {
 	if c.otter != nil && c.Current(e.Stamp) {
-		c.otter.Set(k, e)
+		c.otter.Set(k, *e)
 	}
 }
 

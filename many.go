@@ -1,0 +1,264 @@
+package onefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/onefill/onefill/internal/flight"
+)
+
+// GetMany is Get for many keys at once. Rows that do not exist are left out of the
+// map. If keys failed, the error is a *ManyError with the error of each, and the
+// map holds the others. Keys given twice are asked for once.
+//
+// It shares flights with Get, so a key that is in flight is not loaded again. What
+// has to be loaded goes to Options.LoadMany, at most MaxBatch keys at a time, or to
+// Load, key by key, in parallel.
+func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+	if c.closed.Load() {
+		return nil, ErrClosed
+	}
+	if c.opts.Load == nil {
+		return nil, errors.New("onefill: GetMany: there is no loader: set Options.LoadMany or Options.Load")
+	}
+	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys))}
+	g.board(ctx, keys)
+	t := c.timer()
+	for _, s := range g.seats {
+		if err := c.await(ctx, s.f, t); err != nil {
+			g.failed(s.key, err)
+			if !errors.Is(err, ctx.Err()) {
+				t.Reset(0) // WaitTimeout is for the whole call: what has not landed by now is late
+			}
+			continue
+		}
+		g.add(s.key, s.f.Result())
+	}
+	c.keep(t)
+	for _, done := range g.inside {
+		done()
+	}
+	if len(g.errs) > 0 {
+		return g.values, &ManyError{Errors: g.errs}
+	}
+	return g.values, nil
+}
+
+// gathering is one call of GetMany.
+type gathering[K comparable, V any] struct {
+	c      *Cache[K, V]
+	values map[K]V
+	errs   map[any]error
+	seats  []seat[K, V]
+	inside []func() // to call when the loads that this call is inside of wait no more
+}
+
+type seat[K comparable, V any] struct {
+	key K
+	f   *flight.Flight[outcome[V]]
+}
+
+// board answers from local what it can, and joins or leads a flight for the rest.
+func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
+	c := g.c
+	asked := make(map[K]struct{}, len(keys))
+	var leading []*miss[K, V]
+	for _, key := range keys {
+		if _, twice := asked[key]; twice {
+			continue
+		}
+		asked[key] = struct{}{}
+		if out, ok := c.fromLocal(ctx, key, c.opts.Load); ok {
+			g.add(key, out)
+			continue
+		}
+		skey, err := c.storeKey(key)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			g.failed(key, err)
+			continue
+		}
+		f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge())
+		if leads {
+			leading = append(leading, &miss[K, V]{c: c, f: f, key: key, load: c.opts.Load})
+		} else {
+			c.stats.coalesced.Add(1)
+		}
+		if err := g.waitFor(ctx, f); err != nil {
+			g.failed(key, err)
+			continue
+		}
+		g.seats = append(g.seats, seat[K, V]{key, f})
+	}
+	if c.opts.LoadMany != nil && len(leading) > 1 {
+		b := &batch[K, V]{c: c, coming: len(leading)}
+		for _, m := range leading {
+			m.batch, m.inBatch = b, true
+		}
+	}
+	for _, m := range leading {
+		m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
+	}
+}
+
+func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]]) error {
+	parent := flight.From(ctx)
+	if parent == nil {
+		return nil
+	}
+	done, ok := parent.WaitFor(&f.Node)
+	if !ok {
+		return fmt.Errorf("%w: loading %q waits for itself", ErrCycle, abbreviate(f.Key))
+	}
+	g.inside = append(g.inside, done)
+	return nil
+}
+
+func (g *gathering[K, V]) add(key K, out outcome[V]) {
+	r, err := g.c.result(out)
+	switch {
+	case err == nil:
+		g.values[key] = r.Value
+	case !errors.Is(err, ErrNotFound):
+		g.failed(key, err)
+	}
+}
+
+func (g *gathering[K, V]) failed(key K, err error) {
+	if g.errs == nil {
+		g.errs = make(map[any]error)
+	}
+	g.errs[key] = err
+}
+
+// batch turns the loads of one GetMany's flights into few calls of LoadMany. Each
+// flight goes its own way through store and lease; those that come to load wait
+// here until every other one has come too, has landed otherwise, or waits for
+// somebody else's load. A flight that comes later loads alone.
+type batch[K comparable, V any] struct {
+	c      *Cache[K, V]
+	mu     sync.Mutex     // leaf: nothing is called under it
+	coming int            // guarded by mu: flights that may still come
+	here   []ticket[K, V] // guarded by mu: flights that have come
+}
+
+type ticket[K comparable, V any] struct {
+	key    K
+	f      *flight.Flight[outcome[V]]
+	answer chan batchAnswer[V]
+}
+
+type batchAnswer[V any] struct {
+	l   *loaded[V]
+	err error // no place at the origin
+}
+
+// loadInBatch waits for the batch's load and returns this flight's part of it.
+func (m *miss[K, V]) loadInBatch(ctx context.Context) (*loaded[V], error) {
+	t := ticket[K, V]{m.key, m.f, make(chan batchAnswer[V], 1)}
+	m.inBatch = false
+	if full := m.batch.arrive(&t); full != nil {
+		m.batch.load(ctx, full)
+	}
+	a := <-t.answer
+	return a.l, a.err
+}
+
+// leaveBatch tells the others not to wait for this flight.
+func (m *miss[K, V]) leaveBatch(ctx context.Context) {
+	if !m.inBatch {
+		return
+	}
+	m.inBatch = false
+	if full := m.batch.arrive(nil); full != nil {
+		go m.batch.load(ctx, full) // ends with the flights of full, which Close waits for
+	}
+}
+
+// arrive counts a flight in, with its ticket if it loads, and returns the flights
+// to load for if it is the last one or the batch is full.
+func (b *batch[K, V]) arrive(t *ticket[K, V]) []ticket[K, V] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.coming--
+	if t != nil {
+		b.here = append(b.here, *t)
+	}
+	if b.coming > 0 && len(b.here) < b.c.opts.MaxBatch {
+		return nil
+	}
+	full := b.here
+	b.here = nil
+	return full
+}
+
+// load calls LoadMany for the flights of full, which all wait for it.
+func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
+	c := b.c
+	answered := false
+	defer func() {
+		if !answered { // whatever went wrong here, nobody waits for ever
+			for _, t := range full {
+				t.answer <- batchAnswer[V]{err: errors.New("onefill: the batch ended without a result")}
+			}
+		}
+	}()
+	var node flight.Node
+	for _, t := range full {
+		if done, ok := t.f.Node.WaitFor(&node); ok {
+			defer done()
+		}
+	}
+	keys := make([]K, len(full))
+	for i, t := range full {
+		keys[i] = t.key
+	}
+	answers := make([]batchAnswer[V], len(full))
+	giveBack, err := c.place(ctx, full[0].f.Key)
+	if err == nil {
+		rows, err, cost, in := call(ctx, c, &node, "", func(ctx context.Context) (map[K]V, error) { return c.opts.LoadMany(ctx, keys) })
+		giveBack()
+		for i, t := range full {
+			answers[i].l = c.share(t, rows, err, cost, in)
+		}
+	} else {
+		for i := range answers {
+			answers[i].err = err
+		}
+	}
+	answered = true
+	for i, t := range full {
+		t.answer <- answers[i]
+	}
+}
+
+// share is one key's part of what LoadMany returned.
+func (c *Cache[K, V]) share(t ticket[K, V], rows map[K]V, err error, cost time.Duration, in *loading) *loaded[V] {
+	l := &loaded[V]{err: err, cost: cost}
+	if v, ok := rows[t.key]; ok {
+		l.value, l.err = v, nil
+	} else if err == nil {
+		l.err = ErrNotFound
+	}
+	c.judge(t.f.Key, l, in)
+	return l
+}
+
+// loadOne is LoadMany as a loader of one key.
+func loadOne[K comparable, V any](many func(context.Context, []K) (map[K]V, error)) LoadFunc[K, V] {
+	return func(ctx context.Context, key K) (v V, err error) {
+		rows, err := many(ctx, []K{key})
+		if v, ok := rows[key]; ok {
+			return v, nil
+		}
+		if err == nil {
+			err = ErrNotFound
+		}
+		return v, err
+	}
+}
