@@ -1,0 +1,118 @@
+// Package cli is the command tree of onefill.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/lab"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The exit codes, as the help of every command names them.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitInput       = 2
+	exitInterrupted = 130
+)
+
+const exitHelp = `Exit codes: 0 everything held, 1 a guarantee failed or the run could not be
+finished, 2 bad input or a given server that cannot be used, 130 interrupted.`
+
+// exitError ends the program with a code. Without err nothing more is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// Run executes the program with args and returns its exit code.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	code, text := exitFor(ctx, err)
+	if text != "" {
+		fmt.Fprintln(stderr, "onefill: "+text)
+	}
+	return code
+}
+
+func exitFor(ctx context.Context, err error) (code int, text string) {
+	var exit *exitError
+	var input *lab.InputError
+	switch {
+	case err == nil:
+		return exitOK, ""
+	case errors.As(err, &exit):
+		return exit.code, exit.Error()
+	case ctx.Err() != nil: // whatever it was that ended because of it
+		return exitInterrupted, "interrupted"
+	case errors.As(err, &input):
+		return exitInput, err.Error()
+	}
+	return exitFailed, err.Error()
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "onefill",
+		Short:         "Shows what the cache library onefill does, on real servers",
+		Long:          "onefill shows what the cache library onefill does, on real servers.\n\n" + exitHelp,
+		Args:          noArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return flagsFromEnv(cmd.Flags(), os.LookupEnv)
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitInput, err} })
+	root.AddCommand(newLab(), newReader())
+	return root
+}
+
+// noArgs refuses arguments as bad input.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return &exitError{exitInput, fmt.Errorf("unknown command %q for %q; %q lists what there is", args[0], cmd.CommandPath(), cmd.Root().Name()+" --help")}
+}
+
+// envName is the environment variable that sets a flag: ONEFILL_ and its name.
+func envName(flag string) string {
+	return "ONEFILL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// flagsFromEnv sets the flags that were not given on the command line from the
+// environment.
+func flagsFromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, ok := lookup(envName(f.Name))
+		if !ok || value == "" || f.Changed || f.Name == "help" || err != nil {
+			return
+		}
+		if setErr := flags.Set(f.Name, value); setErr != nil {
+			err = &exitError{exitInput, fmt.Errorf("%s: %w", envName(f.Name), setErr)}
+		}
+	})
+	return err
+}

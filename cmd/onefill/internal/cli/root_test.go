@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = Run(t.Context(), args, strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// TestBadInput: exit code 2, a message that names the flag and what is allowed,
+// nothing on standard output, no password.
+func TestBadInput(t *testing.T) {
+	for _, tt := range []struct{ args, says string }{
+		{"lab --callers 2", "--callers"},
+		{"lab --callers many", "--callers"},
+		{"lab --load 0", "--load: 0s; allowed is 1ms"},
+		{"lab --scenario S1,S9", `unknown scenario "S9"; known: S1, S2, S3, S4, S5, S6, release`},
+		{"lab --mode fast", `unknown mode "fast"; known: naive, local, lock, onefill`},
+		{"lab --embedded --redis redis://x", "excludes --redis"},
+		{"lab --out /dev/null/x", "--out"},
+		{"lab --nonsense", "--nonsense"},
+		{"lab now", `unknown command "now"`},
+		{"la", `unknown command "la"`},
+		{"lab --redis redis://u:secret@127.0.0.1:1", "--redis: cannot use the server at 127.0.0.1:1"},
+		{"lab --redis http://u:secret@127.0.0.1:1", "--redis"},
+		{"lab --redis redis://u:secret@%zz", "--redis"},
+		{"lab --postgres postgres://u:secret@127.0.0.1:1/x --mode onefill", "--postgres: cannot use the server at 127.0.0.1:1"},
+		{"lab --postgres postgres://u:secret@h:port/x", "--postgres"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			code, stdout, stderr := run(t, strings.Fields(tt.args)...)
+			if code != exitInput || stdout != "" {
+				t.Errorf("exit code %d, expected %d; on standard output: %q", code, exitInput, stdout)
+			}
+			if !strings.Contains(stderr, tt.says) || strings.Contains(stderr, "secret") {
+				t.Errorf("stderr %q; expected %q and no password", stderr, tt.says)
+			}
+		})
+	}
+}
+
+func TestHelpNamesExitCodesAndScenarios(t *testing.T) {
+	code, stdout, _ := run(t, "lab", "--help")
+	if code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, release", "naive, local, lock, onefill", "--embedded", "--json"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("the help has no %q", want)
+		}
+	}
+	if strings.Contains(stdout, hidden) {
+		t.Error("the help shows the hidden command")
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	if code, _ := exitFor(t.Context(), errors.New("x")); code != exitFailed {
+		t.Errorf("an error: %d", code)
+	}
+	if code, text := exitFor(t.Context(), &exitError{exitFailed, errors.New("S1 onefill: 2 loads")}); code != exitFailed || text != "S1 onefill: 2 loads" {
+		t.Errorf("a broken guarantee: %d %q", code, text)
+	}
+}
+
+func TestFlagsFromEnvironment(t *testing.T) {
+	env := map[string]string{"ONEFILL_CALLERS": "7", "ONEFILL_DRY_RUN": "true", "ONEFILL_OUT": "env"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	callers, dry, out := flags.Int("callers", 1, ""), flags.Bool("dry-run", false, ""), flags.String("out", "", "")
+	if err := flags.Parse([]string{"--out", "given"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := flagsFromEnv(flags, lookup); err != nil {
+		t.Fatal(err)
+	}
+	if *callers != 7 || !*dry || *out != "given" {
+		t.Errorf("callers %d, dry-run %v, out %q; the command line goes before the environment", *callers, *dry, *out)
+	}
+	env["ONEFILL_CALLERS"] = "x"
+	again := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	again.Int("callers", 1, "")
+	if err := flagsFromEnv(again, lookup); err == nil || !strings.Contains(err.Error(), "ONEFILL_CALLERS") {
+		t.Errorf("a bad value gave %v, which does not name the variable", err)
+	}
+}
+
+func TestProgressOffATerminal(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	for i, what := range []string{"starting servers and readers", "S1 naive", "S1 onefill", "S2 naive"} {
+		p.step(what, i, 3)
+	}
+	p.done()
+	if got := b.String(); got != "starting servers and readers\nS1\nS2\n" {
+		t.Errorf("%q", got)
+	}
+}

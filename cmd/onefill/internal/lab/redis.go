@@ -1,0 +1,154 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/onefill/onefill/internal/servers"
+	"github.com/onefill/onefill/redisstore"
+	"github.com/onefill/onefill/store"
+	"github.com/redis/rueidis"
+)
+
+// plainRedis is the client of the recipes: no client-side cache.
+type plainRedis struct{ client rueidis.Client }
+
+func openPlainRedis(ctx context.Context, url string) (*plainRedis, error) {
+	opt, err := rueidis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	opt.DisableCache = true
+	opt.PipelineMultiplex = -1 // one connection a process, so that the warm-up opens all of them
+	opt.Dialer.Timeout = connectTimeout
+	opt.ConnWriteTimeout = connectTimeout // also of the handshake
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		return nil, err
+	}
+	p := &plainRedis{client}
+	if err := client.Do(ctx, client.B().Ping().Build()).Error(); err != nil {
+		client.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *plainRedis) Get(ctx context.Context, key string) (string, bool, error) {
+	value, err := p.client.Do(ctx, p.client.B().Get().Key(key).Build()).ToString()
+	if rueidis.IsRedisNil(err) {
+		return "", false, nil
+	}
+	return value, err == nil, err
+}
+
+func (p *plainRedis) Set(ctx context.Context, key, value string, ttl time.Duration) error {
+	return p.client.Do(ctx, p.client.B().Set().Key(key).Value(value).Px(ttl).Build()).Error()
+}
+
+func (p *plainRedis) Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error) {
+	err := p.client.Do(ctx, p.client.B().Set().Key(key).Value(value).Nx().Px(ttl).Build()).Error()
+	if rueidis.IsRedisNil(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (p *plainRedis) Delete(ctx context.Context, key string) (bool, error) {
+	n, err := p.client.Do(ctx, p.client.B().Del().Key(key).Build()).AsInt64()
+	return n > 0, err
+}
+
+func (p *plainRedis) Close() { p.client.Close() }
+
+func openSharedRedis(url string) (store.Store, func() error, error) {
+	s, err := redisstore.Open(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func() error { s.Close(); return nil }, nil
+}
+
+// startPrivateRedis starts a server of the lab's own.
+func startPrivateRedis(ctx context.Context) (*storeServer, error) {
+	srv, err := servers.Redis(ctx, "", servers.RedisOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s, err := attachRedis(ctx, srv.URL())
+	if err != nil {
+		srv.Stop()
+		return nil, err
+	}
+	s.private = true
+	disconnect := s.close
+	s.close = func() { disconnect(); srv.Stop() }
+	return s, nil
+}
+
+// attachRedis uses a server that runs, and changes nothing there.
+func attachRedis(ctx context.Context, url string) (*storeServer, error) {
+	plain, err := openPlainRedis(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	info := func(ctx context.Context, section string) (map[string]string, error) {
+		text, err := plain.client.Do(ctx, plain.client.B().Info().Section(section).Build()).ToString()
+		return parseInfo(text), err
+	}
+	about, err := info(ctx, "server")
+	if err != nil {
+		plain.Close()
+		return nil, err
+	}
+	s := &storeServer{
+		name: "redis", version: about["redis_version"], push: true,
+		spec:  storeSpec{Kind: StoreRedis, URL: url},
+		close: plain.Close,
+	}
+	if v := about["valkey_version"]; v != "" {
+		s.name, s.version = "valkey", v
+	}
+	s.commands = func(ctx context.Context) (map[string]int64, error) {
+		stats, err := info(ctx, "commandstats")
+		if err != nil {
+			return nil, err
+		}
+		return commandCalls(stats)
+	}
+	return s, nil
+}
+
+// parseInfo reads INFO's lines of name:value.
+func parseInfo(text string) map[string]string {
+	fields := make(map[string]string)
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// commandCalls reads the calls out of cmdstat_get:calls=12,usec=40,...
+func commandCalls(stats map[string]string) (map[string]int64, error) {
+	calls := make(map[string]int64)
+	for name, value := range stats {
+		command, ok := strings.CutPrefix(name, "cmdstat_")
+		if !ok {
+			continue
+		}
+		first, _, _ := strings.Cut(value, ",")
+		n, err := strconv.ParseInt(strings.TrimPrefix(first, "calls="), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("INFO commandstats: %s:%s: %w", name, value, err)
+		}
+		calls[command] = n
+	}
+	return calls, nil
+}

@@ -1,0 +1,206 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onefill/onefill/internal/servers"
+)
+
+// Environment says what a run was made on.
+type Environment struct {
+	Store         string `json:"store"`
+	StoreVersion  string `json:"store_version"`
+	StoreHow      string `json:"store_how"` // "private", "given" or "embedded"
+	Origin        string `json:"origin"`
+	OriginVersion string `json:"origin_version"`
+	OriginHow     string `json:"origin_how"`
+	// Notes tell the reader what is not what it would be on real servers.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// How a server came to be used.
+const (
+	howPrivate  = "private"
+	howGiven    = "given"
+	howEmbedded = "embedded"
+)
+
+const (
+	noteMiniredis = "The store is the embedded miniredis, in this program: no pushes, so waiting processes poll, and no real server's timing."
+	noteSQLite    = "The origin is the embedded SQLite, a file that the readers share: it counts the operations, but the wait is in the loader, since SQLite has no server to wait in."
+)
+
+// startStore finds or starts the store.
+func (r *run) startStore(ctx context.Context) (err error) {
+	env := &r.report.Environment
+	switch {
+	case r.cfg.Redis != "":
+		env.StoreHow = howGiven
+		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+		defer cancel()
+		if r.store, err = attachRedis(connectCtx, strings.TrimSuffix(r.cfg.Redis, "/")); err != nil {
+			return badInput("redis", "cannot use the server at %s: %v", hostOf(r.cfg.Redis), withoutURL(err))
+		}
+	case r.cfg.Embedded:
+		r.store, err = startMiniredis()
+	default:
+		env.StoreHow = howPrivate
+		r.store, err = startPrivateRedis(ctx)
+		if errors.Is(err, servers.ErrNotInstalled) {
+			r.note("%v; --redis takes an existing server.", err)
+			r.store, err = startMiniredis()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("start the store: %w", err)
+	}
+	if r.store.name == "miniredis" {
+		env.StoreHow = howEmbedded
+		r.note(noteMiniredis)
+	}
+	env.Store, env.StoreVersion = r.store.name, r.store.version
+	return nil
+}
+
+// startOrigin finds or starts the database and makes the lab's tables.
+func (r *run) startOrigin(ctx context.Context) error {
+	env := &r.report.Environment
+	dsn := r.cfg.Postgres
+	env.OriginHow = howGiven
+	if dsn == "" && !r.cfg.Embedded {
+		env.OriginHow = howPrivate
+		srv, err := servers.Postgres(ctx, "", servers.PostgresOptions{
+			Settings: []string{fmt.Sprintf("max_connections=%d", min(max(r.needed()+10, 100), 1000))},
+		})
+		switch {
+		case errors.Is(err, servers.ErrNotInstalled):
+			r.note("%v; --postgres takes an existing server.", err)
+		case err != nil:
+			return fmt.Errorf("start the origin: %w", err)
+		default:
+			r.cleanup(func(context.Context) error { return srv.Stop() })
+			dsn = srv.URL()
+		}
+	}
+	if dsn == "" {
+		return r.startSQLite(ctx)
+	}
+	return r.startPostgres(ctx, dsn)
+}
+
+func (r *run) startPostgres(ctx context.Context, dsn string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	defer cancel()
+	r.spec = originSpec{Kind: originPostgres, URL: dsn, Schema: "onefill_lab_" + r.id}
+	pg, err := openPostgres(ctx, r.spec, parentConnections)
+	if err != nil {
+		return badInput("postgres", "cannot use the URL: %v", err) // pgx leaves the password out
+	}
+	r.cleanup(func(context.Context) error { pg.Close(); return nil })
+	free, limit, err := pg.room(ctx)
+	if err != nil {
+		return badInput("postgres", "cannot use the server at %s: %s", pg.addr(), oneLine(err))
+	}
+	if free < r.needed() {
+		return badInput("callers", "the modes without onefill open a connection for each caller: %d are needed, the server at %s has %d left of %d",
+			r.needed(), pg.addr(), free, limit)
+	}
+	if err := pg.createSchema(ctx); err != nil {
+		return badInput("postgres", "cannot make the schema %s on the server at %s: %v", r.spec.Schema, pg.addr(), err)
+	}
+	r.cleanup(pg.Drop)
+	env := &r.report.Environment
+	env.Origin = originPostgres
+	env.OriginVersion, err = pg.version(ctx)
+	r.origin = pg
+	return err
+}
+
+func (r *run) startSQLite(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "onefill-lab-origin-")
+	if err != nil {
+		return err
+	}
+	r.cleanup(func(context.Context) error { return os.RemoveAll(dir) })
+	r.spec = originSpec{Kind: originSQLite, Path: filepath.Join(dir, "origin.db")}
+	db, err := openSQLite(r.spec)
+	if err != nil {
+		return err
+	}
+	r.cleanup(func(context.Context) error { db.Close(); return nil })
+	if err := db.createSchema(ctx); err != nil {
+		return fmt.Errorf("make the embedded origin: %w", err)
+	}
+	env := &r.report.Environment
+	env.Origin, env.OriginHow = originSQLite, howEmbedded
+	env.OriginVersion, err = db.version(ctx)
+	r.note(noteSQLite)
+	r.origin = db
+	return err
+}
+
+// parentConnections is for the parent's own questions.
+const parentConnections = 3
+
+// connections is how many operations process p may have to run at once. Only
+// onefill needs fewer than it has callers.
+func (r *run) connections(p int) int {
+	n := len(r.cfg.callersOf(p)) + 1
+	if !slices.ContainsFunc(r.cfg.Modes, func(m string) bool { return m != ModeOnefill }) {
+		return min(n, 4)
+	}
+	return n
+}
+
+func (r *run) needed() int {
+	n := parentConnections
+	for p := range r.cfg.Processes {
+		n += r.connections(p)
+	}
+	return n
+}
+
+func (r *run) note(format string, args ...any) {
+	text := format
+	if len(args) > 0 {
+		text = fmt.Sprintf(format, args...)
+	}
+	r.report.Environment.Notes = append(r.report.Environment.Notes, text)
+}
+
+// hostOf is a URL without what is secret in it.
+func hostOf(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "an address that is no URL"
+	}
+	if u.Host == "" {
+		return u.Scheme + ":" + u.Path
+	}
+	return u.Host
+}
+
+// oneLine joins the lines of an error that has one for each try.
+func oneLine(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(slices.Compact(lines), " ")
+}
+
+// withoutURL takes the URL, which may hold a password, out of a parser's error.
+func withoutURL(err error) error {
+	var parse *url.Error
+	if errors.As(err, &parse) {
+		return errors.New("no URL: " + strings.TrimSpace(parse.Err.Error()))
+	}
+	return err
+}

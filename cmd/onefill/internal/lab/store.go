@@ -1,0 +1,73 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/onefill/onefill/store"
+)
+
+// StoreRedis is the kind of store for Redis, Valkey and the embedded miniredis.
+const StoreRedis = "redis"
+
+// storeKinds lists what --store takes. A new kind needs a case in openPlain,
+// openShared and startStore.
+var storeKinds = []string{StoreRedis}
+
+// storeSpec says where the store is; it goes to the reader processes.
+type storeSpec struct {
+	Kind string `json:"kind"`
+	URL  string `json:"url"`
+}
+
+// plainStore is a shared cache as the recipes without onefill use it.
+type plainStore interface {
+	Get(ctx context.Context, key string) (value string, found bool, err error)
+	Set(ctx context.Context, key, value string, ttl time.Duration) error
+	// Add sets only what is absent, and says whether it did.
+	Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error)
+	// Delete says whether there was something.
+	Delete(ctx context.Context, key string) (bool, error)
+	Close()
+}
+
+// storeServer is the parent's view of the store.
+type storeServer struct {
+	name    string // "redis", "valkey", "miniredis"
+	version string
+	private bool // started for this run
+	spec    storeSpec
+	// push says whether the server tells its clients of changes.
+	push bool
+	// commands returns how often the server has executed each command so far.
+	commands func(ctx context.Context) (map[string]int64, error)
+	close    func()
+}
+
+func openPlain(ctx context.Context, spec storeSpec) (plainStore, error) {
+	if spec.Kind == StoreRedis {
+		return openPlainRedis(ctx, spec.URL)
+	}
+	return nil, fmt.Errorf("unknown kind of store %q", spec.Kind)
+}
+
+// openShared opens the store as onefill uses it.
+func openShared(spec storeSpec) (store.Store, func() error, error) {
+	if spec.Kind == StoreRedis {
+		return openSharedRedis(spec.URL)
+	}
+	return nil, nil, fmt.Errorf("unknown kind of store %q", spec.Kind)
+}
+
+// difference is what was executed between two countings, without the counting.
+func difference(before, after map[string]int64) (total int64, by map[string]int64) {
+	by = make(map[string]int64)
+	for name, n := range after {
+		if n -= before[name]; n > 0 && name != "info" {
+			by[name] = n
+			total += n
+		}
+	}
+	return total, by
+}
