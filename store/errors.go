@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // ErrUnavailable is wrapped by an [*Error] whose cause is that the server could
@@ -46,10 +45,10 @@ func ValidName(name string) error {
 	if len(name) > 128 {
 		return fmt.Errorf("the name has %d bytes, at most 128 are allowed", len(name))
 	}
-	if i := strings.IndexFunc(name, func(r rune) bool {
-		return r <= ' ' || r > '~' || r == ':' || r == '{' || r == '}'
-	}); i >= 0 {
-		return fmt.Errorf("the name %q holds %q at byte %d; printable ASCII without space, colon and braces is allowed", name, name[i], i)
+	for i, r := range name {
+		if r <= ' ' || r > '~' || r == ':' || r == '{' || r == '}' {
+			return fmt.Errorf("the name %q holds %q at byte %d; printable ASCII without space, colon and braces is allowed", name, r, i)
+		}
 	}
 	return nil
 }

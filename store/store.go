@@ -29,11 +29,20 @@
 //     is told of the next change of the value by anybody else, through
 //     [Events.Changed], or is told through [Events.Lost] that it cannot be told
 //     any more. Its own writes are not reported to itself, but they are reported
-//     to the other sessions of the same name, also in the same process.
+//     to the other sessions of the same name, also in the same process; its own
+//     Invalidate and Expire end the promise until it reads the key again.
+//  8. A value of an older row version (see [RowVersionOf]) never replaces one of a
+//     newer; what has none is never older, so that the mark of a row that was
+//     deleted replaces the row.
 //
-// Operations respect the context that they get and return an error that wraps
-// [ErrUnavailable] when the server could not be asked; every error is an
-// [*Error]. A miss is not an error.
+// Times to live saturate: a value stored for zero or less is gone at once, with
+// everything that the write voids; a shorter lease than the shortest is raised to
+// it; a failure record for zero or less is not kept.
+//
+// Operations respect the context that they get; every error is an [*Error]. It
+// wraps [ErrUnavailable] when the server could not be asked or did not answer by
+// the context's deadline; a context that was cancelled says nothing about the
+// server. A miss is not an error.
 package store
 
 import (
@@ -64,8 +73,9 @@ type Config struct {
 	Events Events
 }
 
-// Events are called by a store that can push, from its own goroutines. They
-// return quickly, never block, and never call the store.
+// Events are called by a store that can push, from any goroutine, also from one
+// that is inside an operation of another session. They return quickly, never
+// block, and never call the store.
 type Events struct {
 	// Changed says that somebody else has changed, deleted or voided the value
 	// of a key that this session has read, or that the value has expired.
@@ -185,8 +195,9 @@ type Watch interface {
 // when the lease is not the holder's any more. After an error of Fill nobody
 // knows whether it was applied; Release then makes sure that nobody waits.
 type Lease interface {
-	// Fill stores data for ttl and ends the lease, if it is still the holder's
-	// and the stored value is not of a newer row version.
+	// Fill stores data for ttl and ends the lease, if it is still the holder's and
+	// the stored value is not of a newer row version. In the latter case it is
+	// refused and the lease ends all the same.
 	Fill(ctx context.Context, data []byte, ttl time.Duration) (bool, error)
 	// Fail ends the lease and leaves record, which is no value, for ttl: until
 	// then Acquire answers Failed. The stored value stays as it is.
@@ -206,9 +217,9 @@ type Session interface {
 	// Acquire reads the key again and, unless it holds a value that the caller
 	// has not seen, takes the lease: in one atomic step.
 	Acquire(ctx context.Context, key string, req Request) (Answer, error)
-	// Set stores data for ttl and voids every lease and failure record of the key,
-	// unless the stored value is of a newer row version: then false, and only the
-	// leases are voided.
+	// Set stores data for ttl and voids every lease and failure record of the key.
+	// If the stored value is of a newer row version it stays, and Set returns false;
+	// leases are voided all the same.
 	Set(ctx context.Context, key string, data []byte, ttl time.Duration) (bool, error)
 	// Invalidate removes the values and voids the leases and failure records of
 	// the keys. Nil means that all of it was applied; after an error some keys may
