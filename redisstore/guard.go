@@ -1,0 +1,130 @@
+package redisstore
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+)
+
+// guard keeps every command inside its context. rueidis does so while a server
+// answers, but some of its waits know no context: the wait for another command's dial,
+// the wait for a place in the ring of a connection whose server does not answer (1,024
+// places by default; a command that was given up keeps its place), and, on a client of
+// the user's, a command that has a deadline and is cancelled before.
+//
+// So commands run directly while all is well, and in a goroutine that can be left
+// behind otherwise. Those goroutines end when the server answers or rueidis declares
+// the connection dead (about ten seconds).
+//
+// places is the bound of both: fewer than the ring has. While the store is not suspect
+// no command has been given up since the last answer, so there is a place in the ring
+// for whoever has one here.
+type guard struct {
+	places chan struct{}
+	// suspect is set by a command that ended without an answer and cleared by one
+	// that got one. Replies come in order, so that answer means that the ring has
+	// been drained of all that were given up before.
+	suspect atomic.Bool
+}
+
+// defaultPlaces suits rueidis' default ring; placesFor suits any.
+const defaultPlaces = 768
+
+func placesFor(ringScale int) int {
+	const defaultScale = 10
+	if ringScale <= 0 || ringScale >= defaultScale {
+		return defaultPlaces
+	}
+	return max(1, (1<<ringScale)*3/4)
+}
+
+func (g *guard) do(ctx context.Context, c *conn, cmd rueidis.Completed) rueidis.RedisResult {
+	if err := g.enter(ctx); err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	if g.direct(c) {
+		result := c.Do(ctx, cmd)
+		g.leave(result.NonRedisError())
+		return result
+	}
+	out := make(chan rueidis.RedisResult, 1)
+	go func() {
+		result := c.Do(ctx, cmd)
+		g.leave(result.NonRedisError())
+		out <- result
+	}()
+	select {
+	case result := <-out:
+		return result
+	case <-ctx.Done():
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+}
+
+func (g *guard) doMulti(ctx context.Context, c *conn, cmds []rueidis.Completed) []rueidis.RedisResult {
+	n := len(cmds) // the commands are rueidis' once they are on their way
+	if err := g.enter(ctx); err != nil {
+		return repeatError(err, n)
+	}
+	if g.direct(c) {
+		results := c.DoMulti(ctx, cmds...)
+		g.leave(firstFailure(results))
+		return results
+	}
+	out := make(chan []rueidis.RedisResult, 1)
+	go func() {
+		results := c.DoMulti(ctx, cmds...)
+		g.leave(firstFailure(results))
+		out <- results
+	}()
+	select {
+	case results := <-out:
+		return results
+	case <-ctx.Done():
+		return repeatError(ctx.Err(), n)
+	}
+}
+
+func (g *guard) enter(ctx context.Context) error {
+	select {
+	case g.places <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case g.places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *guard) direct(c *conn) bool { return !c.borrowed && !g.suspect.Load() }
+
+// leave notes how a command ended and gives its place back, in this order: who gets
+// the place must know that the ring may not have one. An unchanged flag is not
+// written, since every command comes by here.
+func (g *guard) leave(failure error) {
+	if suspect := failure != nil; g.suspect.Load() != suspect {
+		g.suspect.Store(suspect)
+	}
+	<-g.places
+}
+
+func firstFailure(results []rueidis.RedisResult) error {
+	for i := range results {
+		if err := results[i].NonRedisError(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func repeatError(err error, n int) []rueidis.RedisResult {
+	results := make([]rueidis.RedisResult, n)
+	for i := range results {
+		results[i] = rueidis.NewErrorResult(err)
+	}
+	return results
+}

@@ -1,0 +1,225 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/onefill/onefill/store"
+	"github.com/redis/rueidis"
+)
+
+// Store is a shared cache in Redis or Valkey. It is safe for concurrent use and
+// serves any number of caches.
+type Store struct {
+	link  *link
+	guard guard
+	board *board
+	// product is what the server calls itself, "" until it has been asked.
+	product atomic.Pointer[string]
+
+	// mu guards the writing of sessions; readers load it. The map and its slices
+	// are never changed in place.
+	mu       sync.Mutex
+	sessions atomic.Pointer[map[string][]*session]
+}
+
+var _ store.Store = (*Store)(nil)
+
+func newStore(places int) *Store {
+	s := &Store{board: newBoard(), guard: guard{places: make(chan struct{}, places)}}
+	s.sessions.Store(&map[string][]*session{})
+	return s
+}
+
+// Close ends the store: its sessions fail from now on, and their waiters are woken.
+// It closes the client that [Open] or [OpenOption] made; a client given to [New]
+// stays open. Closing twice is fine.
+func (s *Store) Close() error {
+	s.link.close()
+	s.lost()
+	return nil
+}
+
+func (s *Store) service() string {
+	if p := s.product.Load(); p != nil {
+		return *p
+	}
+	return "redis"
+}
+
+// Attach implements store.Store. It asks the server who it is, whether it is a
+// primary, and whether it runs scripts. With cfg.AllowDown a server that cannot be
+// reached or is not ready is no error; a wrong password, missing rights or a port
+// that speaks another protocol are.
+func (s *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, error) {
+	if err := store.ValidName(cfg.Name); err != nil {
+		return nil, &store.Error{Service: s.service(), Addr: s.link.addr(), Op: "attach", Err: err}
+	}
+	sess := &session{store: s, name: cfg.Name, prefix: sessionPrefix(cfg.Name), events: cfg.Events}
+	s.enlist(sess)
+	if err := s.probe(ctx, sess); err != nil {
+		if !cfg.AllowDown || !unreachable(err) {
+			sess.Close()
+			return nil, s.failure("attach", err)
+		}
+	}
+	return sess, nil
+}
+
+var errReplica = errors.New("READONLY: the server is a replica; give the address of its primary")
+
+func (s *Store) probe(ctx context.Context, sess *session) error {
+	c, err := s.link.get(ctx)
+	if err != nil {
+		return err
+	}
+	hello, err := s.guard.do(ctx, c, c.B().Arbitrary("HELLO").Build()).AsMap()
+	if _, refused := asRefusal(err); refused {
+		// Test doubles and old servers have no HELLO.
+		err = s.guard.do(ctx, c, c.B().Arbitrary("PING").Build()).Error()
+	}
+	if err != nil {
+		return err
+	}
+	product, role, mode := text(hello, "server"), text(hello, "role"), text(hello, "mode")
+	if product != "" {
+		s.product.Store(&product)
+	}
+	// In a cluster any node may have answered.
+	if mode != "cluster" && (role == "replica" || role == "slave") {
+		return errReplica
+	}
+	if err := s.run(ctx, c, call{script: probeScript, keys: []string{valueKey(sess.prefix, "")}}).Error(); err != nil {
+		return fmt.Errorf("run a script: %w", err)
+	}
+	return nil
+}
+
+func text(m map[string]rueidis.RedisMessage, field string) string {
+	message, ok := m[field]
+	if !ok {
+		return ""
+	}
+	s, _ := message.ToString()
+	return s
+}
+
+// run runs one script, by its text if the server does not know its hash.
+func (s *Store) run(ctx context.Context, c *conn, script call) rueidis.RedisResult {
+	result := s.guard.do(ctx, c, script.byHash(c.B()))
+	if unknownScript(result.Error()) {
+		result = s.guard.do(ctx, c, script.byText(c.B()))
+	}
+	s.noteError(c, result.Error())
+	return result
+}
+
+// runMarked is run in a pipeline with a marker: when that has been answered, the
+// pushes that the script has caused have been heard.
+func (s *Store) runMarked(ctx context.Context, c *conn, script call) rueidis.RedisResult {
+	if !c.push {
+		return s.run(ctx, c, script)
+	}
+	results := s.guard.doMulti(ctx, c, []rueidis.Completed{script.byHash(c.B()), marker(c, script)})
+	if unknownScript(results[0].Error()) {
+		results = s.guard.doMulti(ctx, c, []rueidis.Completed{script.byText(c.B()), marker(c, script)})
+	}
+	s.noteError(c, results[0].Error())
+	if err := results[1].NonRedisError(); err != nil && results[0].Error() == nil {
+		return rueidis.NewErrorResult(err)
+	}
+	return results[0]
+}
+
+// marker goes to the node that the script goes to, hence the key. It is an arbitrary
+// command of any outcome.
+func marker(c *conn, script call) rueidis.Completed {
+	return c.B().Arbitrary("EXISTS").Keys(script.keys[0]).Build()
+}
+
+// runAll runs scripts in pipelines and returns the first error. A pipeline is kept
+// short: rueidis sends one of 2,000 commands or more over a connection of its own.
+func (s *Store) runAll(ctx context.Context, c *conn, calls []call) error {
+	const longest = 256
+	for len(calls) > 0 {
+		n := min(longest, len(calls))
+		if err := s.runPipeline(ctx, c, calls[:n]); err != nil {
+			return err
+		}
+		calls = calls[n:]
+	}
+	return nil
+}
+
+func (s *Store) runPipeline(ctx context.Context, c *conn, calls []call) error {
+	cmds := make([]rueidis.Completed, 0, 2*len(calls))
+	for _, each := range calls {
+		cmds = append(cmds, each.byHash(c.B()))
+	}
+	if c.push {
+		for _, each := range calls {
+			cmds = append(cmds, marker(c, each))
+		}
+	}
+	results := s.guard.doMulti(ctx, c, cmds)
+	var first error
+	for i, each := range calls {
+		err := results[i].Error()
+		if unknownScript(err) {
+			err = s.runMarked(ctx, c, each).Error() // and the others after it find it known
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	s.noteError(c, first)
+	return first
+}
+
+// noteError gives a connection of ours up when its server turns out to be a primary
+// no more. rueidis does so for its own connections when a sentinel says it, but
+// knows nothing of what a dedicated one is used for.
+func (s *Store) noteError(c *conn, err error) {
+	if err == nil || !isReadOnly(err) {
+		return
+	}
+	if _, dedicated := c.CommandClient.(rueidis.DedicatedClient); dedicated {
+		s.link.drop(c)
+		go c.close() // it waits for the commands under way
+	}
+}
+
+// enlist adds a session to those that hear pushes.
+func (s *Store) enlist(added *session) {
+	s.change(added.name, func(old []*session) []*session {
+		return append(old[:len(old):len(old)], added)
+	})
+}
+
+func (s *Store) delist(gone *session) {
+	s.change(gone.name, func(old []*session) []*session {
+		var kept []*session
+		for _, each := range old {
+			if each != gone {
+				kept = append(kept, each)
+			}
+		}
+		return kept
+	})
+}
+
+func (s *Store) change(name string, edit func([]*session) []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := map[string][]*session{}
+	for each, list := range *s.sessions.Load() {
+		next[each] = list
+	}
+	if next[name] = edit(next[name]); len(next[name]) == 0 {
+		delete(next, name)
+	}
+	s.sessions.Store(&next)
+}
