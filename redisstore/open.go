@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	neturl "net/url"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -45,12 +46,23 @@ func apply(opts []Option) options {
 // it does not have to be up; a connection that is lost is made again by the next
 // operation. [Store.Close] closes the client.
 func Open(url string, opts ...Option) (*Store, error) {
-	option, err := rueidis.ParseURL(url)
+	option, err := rueidis.ParseURL(withoutSlash(url))
 	if err != nil {
 		// The cause may quote the URL, password included.
 		return nil, fmt.Errorf("redisstore: open: not a Redis URL (%s)", redact(err, url))
 	}
 	return OpenOption(option, opts...)
+}
+
+// withoutSlash makes redis://host/ mean redis://host, as every other client has it;
+// rueidis takes the slash for the beginning of a database's number.
+func withoutSlash(url string) string {
+	u, err := neturl.Parse(url)
+	if err != nil || u.Host == "" || u.Path != "/" {
+		return url
+	}
+	u.Path = ""
+	return u.String()
 }
 
 func redact(err error, url string) string {
