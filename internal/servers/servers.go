@@ -255,13 +255,28 @@ func (s *Server) restart(ctx context.Context, keep bool) error {
 			return fmt.Errorf("restart %s: %w", s.kind.name(), err)
 		}
 	}
-	var err error
-	for range portAttempts { // its port may be busy for a moment
-		if err = s.start(ctx); err == nil || ctx.Err() != nil {
-			break
+	return s.startAgain(ctx)
+}
+
+// startAgain starts the server where it was. What is left of a killed one may be in
+// the way for a moment: its port, or the shared memory of Postgres, whose children
+// notice the death of their parent late.
+func (s *Server) startAgain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	pause := time.NewTicker(100 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		err := s.start(ctx)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, errExited) {
+			return err
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return err
 		}
 	}
-	return err
 }
 
 func (s *Server) removeDir() error {
