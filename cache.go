@@ -126,7 +126,7 @@ func (c *Cache[K, V]) localTTL() time.Duration {
 
 // joinAge is how old a flight may be that is joined.
 func (c *Cache[K, V]) joinAge() time.Duration {
-	if c.remote == nil || c.remote.session.Features().Push {
+	if c.remote == nil || c.remote.session.Features().Push && !c.remote.broken.Load() {
 		return 0 // who changes the key takes the flight out of the table
 	}
 	return c.localTTL()
@@ -171,8 +171,10 @@ func (c *Cache[K, V]) storeError(key string, err error) {
 	c.tell(Event{Kind: EventStoreError, Key: key, Err: err})
 }
 
-// closeTimeout is how long Close waits for flights.
-const closeTimeout = 5 * time.Second
+const (
+	closeTimeout = 5 * time.Second // how long Close waits for flights
+	farewell     = time.Second     // and then for those whose contexts it has ended
+)
 
 // Close waits for the flights in the air, at most 5 seconds, then ends their
 // contexts. Calls that begin after Close return ErrClosed. It does not close the
@@ -196,6 +198,13 @@ func (c *Cache[K, V]) Close() error {
 	case <-landed:
 	case <-patience.C:
 		err = errors.New("onefill: Close: loads still ran after 5 seconds; their contexts were ended")
+		// The loads that heed it give their leases back, for which they need the store.
+		c.end()
+		patience.Reset(farewell)
+		select {
+		case <-landed:
+		case <-patience.C:
+		}
 	}
 	c.end()
 	if c.remote != nil {

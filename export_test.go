@@ -1,6 +1,30 @@
 package onefill
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/onefill/onefill/store"
+)
+
+// The arithmetic of times to live, for its own tests.
+var (
+	EarlyBy   = earlyBy
+	Jittered  = jittered
+	After     = after
+	WallAfter = wallAfter
+)
+
+// Features are those of the cache's store.
+func (c *Cache[K, V]) Features() store.Features { return c.remote.session.Features() }
+
+// MaxEntries is the size of the local cache, with its default.
+func (c *Cache[K, V]) MaxEntries() int { return c.opts.Local.MaxEntries }
+
+// InFlight counts flights and writes that have not ended.
+func (c *Cache[K, V]) InFlight() int { return c.flights.InFlight() }
+
+// CodecID is what the envelope keeps of a codec's name.
+func CodecID(name string) uint32 { return codecID(name) }
 
 // Validate walks the whole cache when nothing should be going on and says what is
 // left over or inconsistent. Every test ends with it.

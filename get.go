@@ -167,13 +167,19 @@ func (c *Cache[K, V]) handOut(v V) V {
 // board joins the key's flight, or leads a new one, and waits for it.
 func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V]) (Result[V], error) {
 	start := c.local.Now()
-	deadline := until(start, c.opts.WaitTimeout)
-	f, leads := c.flights.Join(skey, deadline, c.joinAge())
+	f, leads := c.flights.Join(skey, until(start, c.opts.WaitTimeout), c.joinAge(), nil)
 	if leads {
 		m := &miss[K, V]{c: c, f: f, key: key, load: load}
+		if out, ok := m.taxi(ctx); ok {
+			r, err := c.result(out)
+			r.Waited = time.Duration(c.local.Now() - start)
+			return r, err
+		}
 		if !m.takeOff(ctx) {
 			return Result[V]{}, ErrClosed
 		}
+	} else if out, ok := c.interim(f); ok {
+		return c.result(out)
 	} else {
 		c.stats.coalesced.Add(1)
 	}
@@ -184,7 +190,7 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		}
 		defer done()
 	}
-	t := c.timer()
+	t := c.timer(start)
 	err := c.await(ctx, f, t)
 	c.keep(t)
 	waited := time.Duration(c.local.Now() - start)
@@ -195,6 +201,18 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 	r, err := c.result(f.Result())
 	r.Waited, r.Coalesced = waited, !leads
 	return r, err
+}
+
+// interim is what a refresh is about to replace, if that may still be served: a
+// caller who does not find it in local need not wait for the refresh.
+func (c *Cache[K, V]) interim(f *flight.Flight[outcome[V]]) (outcome[V], bool) {
+	if f.Interim == nil {
+		return outcome[V]{}, false
+	}
+	out, now := *f.Interim, c.local.Now()
+	out.stale = now >= out.entry.Soft
+	return out, c.local.Current(out.entry.Stamp) && now < out.entry.Trusted &&
+		(!out.stale || c.mayServeStale(out.entry, now))
 }
 
 // await waits for the flight's end, the end of ctx or t, which runs for WaitTimeout,
@@ -221,13 +239,15 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], t
 	return err
 }
 
-// timer runs for WaitTimeout. Timers are kept, so that a herd of waiters makes none.
-func (c *Cache[K, V]) timer() *time.Timer {
+// timer runs until WaitTimeout after start. Timers are kept, so that a herd of
+// waiters makes none.
+func (c *Cache[K, V]) timer(start int64) *time.Timer {
+	left := time.Duration(until(start, c.opts.WaitTimeout) - c.local.Now())
 	if t, ok := c.timers.Get().(*time.Timer); ok {
-		t.Reset(c.opts.WaitTimeout)
+		t.Reset(left)
 		return t
 	}
-	return time.NewTimer(c.opts.WaitTimeout)
+	return time.NewTimer(left)
 }
 
 func (c *Cache[K, V]) keep(t *time.Timer) {

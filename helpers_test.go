@@ -3,7 +3,6 @@ package onefill_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync/atomic"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
 
@@ -40,6 +40,9 @@ func newCache(t testing.TB, o options) *cache {
 // finish closes the cache and validates what is left of it.
 func finish(t testing.TB, c *cache) {
 	t.Helper()
+	if n, most := c.Stats().LocalEntries, c.MaxEntries(); n > most+most/10+32 { // the policy runs a little behind
+		t.Errorf("%d local entries, at most %d are allowed", n, most)
+	}
 	if err := c.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
@@ -71,6 +74,23 @@ func layouts(t *testing.T, test func(t *testing.T, st *memstore.Store)) {
 	}
 }
 
+// bubble runs a test in a bubble with its own time. In it synctest.Wait means that
+// everybody has come to where only the test, or time, can move them on.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+// stores is layouts without the first one: there is always a store.
+func stores(t *testing.T, test func(t *testing.T, st *memstore.Store)) {
+	t.Helper()
+	layouts(t, func(t *testing.T, st *memstore.Store) {
+		if st != nil {
+			test(t, st)
+		}
+	})
+}
+
 // with puts a store into the options, if there is one: a nil *memstore.Store in
 // the interface would not be nil.
 func with(o options, st *memstore.Store) options {
@@ -88,6 +108,7 @@ type originDB struct {
 	row     atomic.Pointer[string]
 	err     atomic.Pointer[error]
 	takes   time.Duration
+	paused  atomic.Pointer[chan struct{}]
 }
 
 func newOrigin(row string, takes time.Duration) *originDB {
@@ -99,6 +120,17 @@ func newOrigin(row string, takes time.Duration) *originDB {
 func (o *originDB) write(row string) { o.row.Store(&row) }
 func (o *originDB) fail(err error)   { o.err.Store(&err) }
 
+// pause makes every load that begins from now on stop after it has read the row,
+// until resume is called.
+func (o *originDB) pause() (resume func()) {
+	c := make(chan struct{})
+	o.paused.Store(&c)
+	return func() {
+		o.paused.CompareAndSwap(&c, nil)
+		close(c)
+	}
+}
+
 // load reads the row, then takes its time: what it returns may be old by then.
 func (o *originDB) load(ctx context.Context, key string) (string, error) {
 	o.loads.Add(1)
@@ -107,6 +139,13 @@ func (o *originDB) load(ctx context.Context, key string) (string, error) {
 	for m := o.most.Load(); n > m && !o.most.CompareAndSwap(m, n); m = o.most.Load() {
 	}
 	row, err := o.row.Load(), o.err.Load()
+	if c := o.paused.Load(); c != nil {
+		select {
+		case <-*c:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
 	select {
 	case <-time.After(o.takes):
 	case <-ctx.Done():
@@ -129,6 +168,26 @@ type answer struct {
 	onefill.Result[string]
 	err  error
 	took time.Duration
+}
+
+// ask makes one caller and returns where its answer will come.
+func ask(ctx context.Context, c *cache, key string) <-chan answer {
+	answers := make(chan answer, 1)
+	go func() {
+		start := time.Now()
+		r, err := c.Fetch(ctx, key)
+		answers <- answer{r, err, time.Since(start)}
+	}()
+	return answers
+}
+
+// pending says that no answer has come, as far as anybody can get by itself.
+func pending(t testing.TB, answers <-chan answer) {
+	t.Helper()
+	synctest.Wait()
+	if len(answers) > 0 {
+		t.Fatalf("an answer came too early: %+v", <-answers)
+	}
 }
 
 // herd makes n callers of each cache ask for key at the same moment and returns
@@ -186,6 +245,112 @@ func must(t testing.TB, err error) {
 	}
 }
 
-var bg = context.Background()
+// eventually polls a condition outside of a bubble, where real goroutines need
+// real time.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
 
-var _ = fmt.Sprint
+// peek wants a value to be cached, or nothing if want is empty.
+func peek(t testing.TB, c *cache, key, want string) {
+	t.Helper()
+	r, ok, err := c.Peek(context.Background(), key)
+	if err != nil || ok != (want != "") || r.Value != want {
+		t.Errorf("Peek(%q) = %q, %t, %v; want %q", key, r.Value, ok, err, want)
+	}
+}
+
+// stored is what the store holds under key of the cache named test.
+func stored(t testing.TB, st *memstore.Store, key string) (store.Envelope, bool) {
+	t.Helper()
+	data, ok := st.Raw("test", key)
+	if !ok {
+		return store.Envelope{}, false
+	}
+	env, err := store.Decode(data)
+	if err != nil {
+		t.Fatalf("the store holds %q under %q: %v", data, key, err)
+	}
+	return env, true
+}
+
+func wantStored(t testing.TB, st *memstore.Store, key, want string) {
+	t.Helper()
+	env, ok := stored(t, st, key)
+	if ok != (want != "") || string(env.Payload) != want {
+		t.Errorf("the store holds %q (%t) under %q, want %q", env.Payload, ok, key, want)
+	}
+}
+
+// nothingHeld wants no lease, no failure and no waiter to be left in the store.
+func nothingHeld(t testing.TB, st *memstore.Store) {
+	t.Helper()
+	if st == nil {
+		return
+	}
+	if u := st.Usage(); u.Leases != 0 || u.Failures != 0 || u.Watches != 0 {
+		t.Errorf("left in the store: %+v", u)
+	}
+}
+
+func commands(st *memstore.Store) (n int) {
+	for _, c := range st.Counts() {
+		n += c
+	}
+	return n
+}
+
+// holdNext makes the next operation of a kind stop before it is applied (or,
+// with reply, after it was) until resume is called. Stopped is closed when it has
+// got there. Others of that kind are not disturbed.
+func holdNext(st *memstore.Store, kind memstore.Kind, reply bool) (stopped <-chan struct{}, resume func()) {
+	there, hold := make(chan struct{}), make(chan struct{})
+	var taken atomic.Bool
+	st.SetFault(func(op memstore.Op) memstore.Fault {
+		if op.Kind != kind || !taken.CompareAndSwap(false, true) {
+			return memstore.Fault{}
+		}
+		close(there)
+		if reply {
+			return memstore.Fault{ReplyHold: hold}
+		}
+		return memstore.Fault{Hold: hold}
+	})
+	return there, func() { close(hold) }
+}
+
+// faultNext makes the next n operations of a kind have a fault.
+func faultNext(st *memstore.Store, kind memstore.Kind, n int, fault memstore.Fault) {
+	var left atomic.Int64
+	left.Store(int64(n))
+	st.SetFault(func(op memstore.Op) memstore.Fault {
+		if op.Kind == kind && left.Add(-1) >= 0 {
+			return fault
+		}
+		return memstore.Fault{}
+	})
+}
+
+// stranger holds the lease of a key as a process that is killed does: it never
+// renews and never comes back, unless the test makes it.
+func stranger(t testing.TB, st *memstore.Store, key string, ttl time.Duration) store.Lease {
+	t.Helper()
+	s, err := st.Attach(context.Background(), store.Config{Name: "test"})
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	a, err := s.Acquire(context.Background(), key, store.Request{Token: store.NewToken(), TTL: ttl})
+	must(t, err)
+	if a.State != store.Won {
+		t.Fatalf("the stranger's acquire was answered %v", a.State)
+	}
+	return a.Lease
+}
+
+var bg = context.Background()

@@ -2,11 +2,13 @@ package onefill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/onefill/onefill/internal/flight"
 	"github.com/onefill/onefill/internal/local"
+	"github.com/onefill/onefill/store"
 )
 
 // A write has three steps: void the key's flights and drop it from local; write
@@ -16,7 +18,9 @@ import (
 
 // Set writes a value through: to the store, then to local. It voids every load of
 // the key that is in flight, in this process and in the others. An error means
-// that the store may not have it.
+// that the store may not have it. A value that cannot be stored, since it cannot be
+// encoded or is too large, is an error too, and the key is invalidated: what was
+// cached before is older than what the caller has.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 	skey, err := c.writable(key)
 	if err != nil {
@@ -30,7 +34,7 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 	}
 	data, err := c.encode(l, e, time.Now())
 	if err != nil {
-		return fmt.Errorf("onefill: Set %q: %w", abbreviate(skey), err)
+		return errors.Join(fmt.Errorf("onefill: Set %q: %w", abbreviate(skey), err), c.Invalidate(ctx, key))
 	}
 	w := c.flights.BeginWrite(skey, drop)
 	e.Stamp = c.local.Stamp(skey) // the write reads the value again, and arms for it
@@ -44,6 +48,9 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 		publish = func() { c.put(key, e) }
 	}
 	c.flights.EndWrite(w, drop, publish)
+	if errors.Is(err, store.ErrTooLarge) {
+		err = errors.Join(err, c.Invalidate(ctx, key))
+	}
 	return err
 }
 

@@ -18,7 +18,32 @@ import (
 type loading struct {
 	owner any          // the cache
 	ttl   atomic.Int64 // set by SetTTL; unset: noTTL
-	lent  atomic.Bool  // the load's place at the origin is lent to a nested load
+	place *place       // at the origin
+}
+
+// place is a load's place at the origin. A load lends it to a load that is nested
+// in it, one at a time: it waits for that one, and MaxLoads outer loads would
+// otherwise wait for places that only they could free. It is free when both have
+// ended: the outer one may end first.
+type place struct {
+	holders atomic.Int32
+	free    func()
+}
+
+func newPlace(free func()) *place {
+	p := &place{free: free}
+	p.holders.Store(1)
+	return p
+}
+
+// lend gives the place to a nested load, unless it is lent already or free.
+func (p *place) lend() bool { return p.holders.CompareAndSwap(1, 2) }
+
+// leave is called once by each holder.
+func (p *place) leave() {
+	if p.holders.Add(-1) == 0 {
+		p.free()
+	}
 }
 
 const noTTL = math.MinInt64
@@ -87,6 +112,12 @@ const degradedTTL = 2 * time.Second
 
 // loadLeased loads under a lease, which is kept alive meanwhile, and fills.
 func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[V] {
+	defer func() {
+		if r := recover(); r != nil { // Options.Version, say: nobody else is to wait for that
+			m.c.release(ctx, m.f.Key, lease)
+			panic(r)
+		}
+	}()
 	granted := time.Now()
 	alive := m.keepAlive(ctx, lease)
 	l, err := m.loadInPlace(ctx)
@@ -168,7 +199,10 @@ func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) 
 		ok, err = lease.Fail(ctx, record.Encode(), c.opts.ErrorTTL)
 		return err
 	})
-	if err == nil && ok {
+	if err != nil { // nobody knows whether it was applied
+		c.releaseLater(ctx, m.f.Key, lease)
+	}
+	if err != nil || ok {
 		m.rememberFailure(l.err, c.opts.ErrorTTL)
 	}
 }
@@ -253,26 +287,22 @@ func (m *miss[K, V]) loadInPlace(ctx context.Context) (*loaded[V], error) {
 	if m.batch != nil && m.inBatch {
 		return m.loadInBatch(ctx)
 	}
-	giveBack, err := m.c.place(ctx, m.f.Key)
+	at, err := m.c.place(ctx, m.f.Key)
 	if err != nil {
 		return nil, err
 	}
-	defer giveBack()
+	defer at.leave()
 	l := &loaded[V]{}
-	in := m.c.callLoader(ctx, &m.f.Node, m.f.Key, l, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	in := m.c.callLoader(ctx, at, &m.f.Node, m.f.Key, l, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
 	m.c.judge(m.f.Key, l, in)
 	return l, nil
 }
 
-// place gets a place at the origin for one load, until the returned function is
-// called.
-func (c *Cache[K, V]) place(ctx context.Context, skey string) (giveBack func(), err error) {
+// place gets a place at the origin for one load, which leaves it when it ends.
+func (c *Cache[K, V]) place(ctx context.Context, skey string) (*place, error) {
 	outer, _ := ctx.Value(loadingKey{}).(*loading)
-	if outer != nil && outer.owner == any(c) && outer.lent.CompareAndSwap(false, true) {
-		// A nested load of this cache: the outer one holds a place and waits for this
-		// one, so it lends its place. Otherwise MaxLoads outer loads would wait for
-		// places that only they could free.
-		return func() { outer.lent.Store(false) }, nil
+	if outer != nil && outer.owner == any(c) && outer.place.lend() {
+		return newPlace(outer.place.leave), nil
 	}
 	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
 	defer cancel()
@@ -283,20 +313,20 @@ func (c *Cache[K, V]) place(ctx context.Context, skey string) (giveBack func(), 
 		_, limit, waiting := c.slots.State()
 		return nil, fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(skey), c.opts.WaitTimeout/2, limit, waiting)
 	}
-	return c.slots.Release, nil
+	return newPlace(c.slots.Release), nil
 }
 
 // callLoader calls the loader in a goroutine of its own: one that panics, exits,
 // or does not return in time takes nothing along. What it brings is put into l.
-func (c *Cache[K, V]) callLoader(ctx context.Context, node *flight.Node, skey string, l *loaded[V], load func(context.Context) (V, error)) *loading {
-	v, err, cost, in := call(ctx, c, node, skey, load)
+func (c *Cache[K, V]) callLoader(ctx context.Context, at *place, node *flight.Node, skey string, l *loaded[V], load func(context.Context) (V, error)) *loading {
+	v, err, cost, in := call(ctx, c, at, node, skey, load)
 	l.value, l.err, l.cost = v, err, cost
 	return in
 }
 
 // call runs one load of either kind and counts it.
-func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], node *flight.Node, skey string, load func(context.Context) (T, error)) (T, error, time.Duration, *loading) {
-	in := &loading{owner: c}
+func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *place, node *flight.Node, skey string, load func(context.Context) (T, error)) (T, error, time.Duration, *loading) {
+	in := &loading{owner: c, place: at}
 	in.ttl.Store(noTTL)
 	ctx, cancel := context.WithTimeout(context.WithValue(node.Inside(ctx), loadingKey{}, in), c.opts.LoadTimeout)
 	defer cancel()

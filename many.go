@@ -25,8 +25,9 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 		return nil, errors.New("onefill: GetMany: there is no loader: set Options.LoadMany or Options.Load")
 	}
 	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys))}
+	start := c.local.Now()
 	g.board(ctx, keys)
-	t := c.timer()
+	t := c.timer(start)
 	for _, s := range g.seats {
 		if err := c.await(ctx, s.f, t); err != nil {
 			g.failed(s.key, err)
@@ -83,9 +84,12 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			g.failed(key, err)
 			continue
 		}
-		f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge())
+		f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge(), nil)
 		if leads {
 			leading = append(leading, &miss[K, V]{c: c, f: f, key: key, load: c.opts.Load})
+		} else if out, ok := c.interim(f); ok {
+			g.add(key, out)
+			continue
 		} else {
 			c.stats.coalesced.Add(1)
 		}
@@ -219,10 +223,10 @@ func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
 		keys[i] = t.key
 	}
 	answers := make([]batchAnswer[V], len(full))
-	giveBack, err := c.place(ctx, full[0].f.Key)
+	at, err := c.place(ctx, full[0].f.Key)
 	if err == nil {
-		rows, err, cost, in := call(ctx, c, &node, "", func(ctx context.Context) (map[K]V, error) { return c.opts.LoadMany(ctx, keys) })
-		giveBack()
+		rows, err, cost, in := call(ctx, c, at, &node, "", func(ctx context.Context) (map[K]V, error) { return c.opts.LoadMany(ctx, keys) })
+		at.leave()
 		for i, t := range full {
 			answers[i].l = c.share(t, rows, err, cost, in)
 		}

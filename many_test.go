@@ -21,6 +21,7 @@ type rows struct {
 	takes time.Duration
 }
 
+// load is called in a bubble.
 func (r *rows) load(ctx context.Context, keys []string) (map[string]string, error) {
 	r.mu.Lock()
 	r.calls = append(r.calls, slices.Sorted(slices.Values(keys)))

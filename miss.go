@@ -14,8 +14,9 @@ import (
 )
 
 // miss is the work of one flight: local again, the store, the lease, the load,
-// the fill. It runs in a goroutine of its own, on a context that no caller can
-// cancel, and its steps are those of docs/guarantees.md.
+// the fill; its steps are those of docs/guarantees.md. The first look at the store
+// is its leader's own (taxi), as most flights end there. From then on it runs in a
+// goroutine of its own, on a context that no caller can cancel (fly).
 type miss[K comparable, V any] struct {
 	c    *Cache[K, V]
 	f    *flight.Flight[outcome[V]]
@@ -26,10 +27,17 @@ type miss[K comparable, V any] struct {
 	// replaced although it is, or may be, fresh.
 	refreshing int64
 
+	looked  bool // the store has been read, with lookErr
+	lookErr error
+	waiting int64 // since when it waits for another process's load; 0: it has not yet
+
 	token store.Token     // of this flight, over all its attempts
 	stamp local.Stamp     // taken before the store's last answer was asked for
 	seen  []byte          // mark of the store's value that cannot be served as fresh
 	old   *local.Entry[V] // what may be served where the options allow stale values
+	// doubted: old may have been invalidated since it was read. It counts only while
+	// the store cannot be asked.
+	doubted bool
 	// publish is put into local when the flight lands, unless it was voided.
 	publish *local.Entry[V]
 	// again is set when the answer was a stale value: a refresh follows the landing,
@@ -42,10 +50,54 @@ type miss[K comparable, V any] struct {
 	inBatch bool
 }
 
+// taxi is the part of a flight that its leader goes himself. If it answers, the
+// flight has landed without having been in the air. If not, also because the
+// leader's own context has ended, takeOff goes on: nobody else is left behind.
+func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
+	if m.c.remote == nil || m.c.remote.session.Features().AcquireReads {
+		return out, false
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			m.panicked(r)
+			out, landed = outcome[V]{err: &LoadError{m.f.Key, &PanicError{r, debug.Stack()}}}, true
+			m.c.flights.Land(m.f, out, nil)
+		}
+	}()
+	if out, landed = m.look(ctx); landed {
+		m.land(ctx, out)
+	}
+	return out, landed
+}
+
+// panicked reports an error in our own code, or in a store's.
+func (m *miss[K, V]) panicked(r any) {
+	m.c.log.Error("a flight panicked", "key", abbreviate(m.f.Key), "panic", r, "stack", string(debug.Stack()))
+}
+
+// look looks at local again, and once at the store. It leaves no trace if ctx ended
+// meanwhile.
+func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
+	if out, ok := m.localAgain(); ok {
+		return out, true
+	}
+	m.stamp = m.c.local.Stamp(m.f.Key)
+	item, err := m.c.remote.get(ctx, m.f.Key)
+	if err != nil && ctx.Err() != nil {
+		return outcome[V]{}, false
+	}
+	m.looked, m.lookErr = true, err
+	if err != nil || !item.Found {
+		return outcome[V]{}, false
+	}
+	return m.take(item.Data)
+}
+
 // takeOff starts the flight. False: the cache is closed, and the flight has
 // landed with that.
 func (m *miss[K, V]) takeOff(ctx context.Context) bool {
 	ctx = context.WithoutCancel(ctx)
+	m.c.flights.Open(m.f)
 	if m.c.begin(func() { m.fly(ctx) }) {
 		return true
 	}
@@ -59,7 +111,7 @@ func (m *miss[K, V]) fly(ctx context.Context) {
 	out := outcome[V]{err: errors.New("onefill: the flight ended without a result")}
 	defer func() {
 		if r := recover(); r != nil {
-			m.c.log.Error("a flight panicked", "key", abbreviate(m.f.Key), "panic", r, "stack", string(debug.Stack()))
+			m.panicked(r)
 			out, m.publish = outcome[V]{err: &LoadError{m.f.Key, &PanicError{r, debug.Stack()}}}, nil
 			m.leaveBatch(ctx)
 		}
@@ -94,26 +146,26 @@ func (c *Cache[K, V]) put(key K, e *local.Entry[V]) {
 
 func (m *miss[K, V]) run(ctx context.Context) outcome[V] {
 	c := m.c
-	m.stamp = c.local.Stamp(m.f.Key)
 	if m.lease != nil {
+		m.stamp = c.local.Stamp(m.f.Key)
 		return m.loadLeased(ctx, m.lease)
 	}
-	if out, ok := m.localAgain(); ok {
-		return out
+	switch {
+	case c.remote == nil || m.refreshing != 0 || c.remote.session.Features().AcquireReads:
+		if out, ok := m.localAgain(); ok {
+			return out
+		}
+	case !m.looked:
+		if out, ok := m.look(ctx); ok {
+			return out
+		}
 	}
-	if c.remote == nil {
+	m.stamp = c.local.Stamp(m.f.Key)
+	switch {
+	case c.remote == nil:
 		return m.loadAlone(ctx)
-	}
-	if m.refreshing == 0 && !c.remote.session.Features().AcquireReads {
-		item, err := c.remote.get(ctx, m.f.Key)
-		if err != nil {
-			return m.withoutStore(ctx, err)
-		}
-		if item.Found {
-			if out, ok := m.take(item.Data); ok {
-				return out
-			}
-		}
+	case m.lookErr != nil:
+		return m.withoutStore(ctx, m.lookErr)
 	}
 	return m.contend(ctx)
 }
@@ -126,13 +178,15 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 		return outcome[V]{}, false
 	}
 	if e.IsValue() {
-		m.old = e
+		m.old, m.doubted = e, !current
 	}
 	if current && now < e.Fresh && e.Has() && e.Created != m.refreshing {
 		return outcome[V]{entry: e, source: SourceLocal}, true
 	}
 	if failure := e.FailureAt(now); failure != nil && current && m.refreshing == 0 {
-		return outcome[V]{err: failure, source: SourceLocal}, true
+		out := m.failed(failure, true)
+		out.source = SourceLocal
+		return out, true
 	}
 	return outcome[V]{}, false
 }
@@ -141,7 +195,7 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 // within StaleFor; if not, it is remembered as seen.
 func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 	c := m.c
-	m.seen, m.old = store.MarkOf(data), nil
+	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
 	e, err := c.decode(data, m.stamp)
 	if err != nil {
 		c.stats.undecodable.Add(1)
@@ -172,7 +226,7 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	m.token = store.NewToken()
 	for attempt := 0; attempt == 0 || c.local.Now() < m.f.Until(); attempt++ {
 		m.stamp = c.local.Stamp(m.f.Key)
-		a, err := c.remote.acquire(ctx, m.f.Key, store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen})
+		a, err := m.acquire(ctx)
 		if err != nil {
 			return m.withoutStore(ctx, err)
 		}
@@ -189,7 +243,7 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		case store.Failed:
 			return m.sharedFailure(a)
 		case store.Held:
-			if !m.wait(ctx, a, attempt) {
+			if !m.wait(ctx, a) {
 				return m.timedOut()
 			}
 		default:
@@ -197,6 +251,19 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		}
 	}
 	return m.timedOut()
+}
+
+// acquire asks for the lease. If the answer is lost, it asks once more, where the
+// flight's token then tells the store that the lease is its own: otherwise the
+// fleet would wait for the end of a lease that nobody holds.
+func (m *miss[K, V]) acquire(ctx context.Context) (store.Answer, error) {
+	c := m.c
+	req := store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen}
+	a, err := c.remote.acquire(ctx, m.f.Key, req)
+	if errors.Is(err, store.ErrUnavailable) && c.remote.session.Features().KeepsToken {
+		a, err = c.remote.acquire(ctx, m.f.Key, req)
+	}
+	return a, err
 }
 
 // takeStale looks at the value that came along with an answer other than a hit, in
@@ -210,7 +277,7 @@ func (m *miss[K, V]) takeStale(ctx context.Context, a store.Answer) (outcome[V],
 	if err != nil || !e.IsValue() {
 		return outcome[V]{}, false
 	}
-	m.old = e
+	m.old, m.doubted = e, false
 	if m.refreshing != 0 || !m.c.mayServeStale(e, m.c.local.Now()) {
 		return outcome[V]{}, false
 	}
@@ -223,14 +290,15 @@ func (m *miss[K, V]) takeStale(ctx context.Context, a store.Answer) (outcome[V],
 
 // wait waits until the holder of the lease may be done. False: nobody who joined
 // would still be there.
-func (m *miss[K, V]) wait(ctx context.Context, a store.Answer, attempt int) bool {
+func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
 	c := m.c
-	if attempt == 0 {
+	start := c.local.Now()
+	if m.waiting == 0 {
+		m.waiting = start
 		c.stats.leaseWaits.Add(1)
 	}
-	start := c.local.Now()
 	left := time.Duration(m.f.Until() - start)
-	pause := pollAfter(attempt)
+	pause := pollAfter(time.Duration(start - m.waiting))
 	var woken <-chan struct{}
 	if a.Watch != nil {
 		defer a.Watch.Stop()
@@ -251,22 +319,27 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer, attempt int) bool
 	}
 	t.Stop()
 	c.flights.SetWaiting(m.f, false)
+	if m.old != nil && !c.local.Current(m.old.Stamp) {
+		// Callers who came after the change have joined meanwhile. What the store has
+		// now will be looked at as if it had not been seen.
+		m.doubted, m.seen = true, nil
+	}
 	c.tell(Event{Kind: EventLeaseWait, Key: m.f.Key, Took: time.Duration(c.local.Now() - start)})
 	return c.life.Err() == nil && c.local.Now() < m.f.Until()
 }
 
-// Waiting for another process's load where the store cannot push: exponential
-// back-off with full jitter above a floor ("Exponential Backoff And Jitter", AWS
-// Architecture Blog), so that a waiting process costs the server a few commands
-// a second at most.
+// Waiting for another process's load where the store cannot push: each pause is an
+// eighth to a quarter of the time waited so far, at random. So the pauses grow
+// exponentially, the waiters of a fleet spread out, the answer is late by a few
+// per cent of the load's time, and the number of questions grows with its logarithm.
 const (
 	pollFloor   = 10 * time.Millisecond
-	pollCeiling = 250 * time.Millisecond
+	pollCeiling = 500 * time.Millisecond
 )
 
-func pollAfter(attempt int) time.Duration {
-	span := min(pollFloor<<min(attempt, 10), pollCeiling)
-	return pollFloor + time.Duration(rand.Int64N(int64(span)))
+func pollAfter(waited time.Duration) time.Duration {
+	least := min(max(waited/8, pollFloor), pollCeiling/2)
+	return least + time.Duration(rand.Int64N(int64(least)))
 }
 
 // watchFor is how long a watch is trusted: until the lease ends, and a little, as
@@ -314,14 +387,15 @@ func (m *miss[K, V]) failed(err error, reachable bool) outcome[V] {
 
 // staleOnError is the old value, if StaleOnError allows it. A local one whose
 // Local.TTL has ended counts only while the store cannot be asked: otherwise the
-// store has just said that it has nothing, perhaps because of an invalidation.
+// store has just said that it has nothing, perhaps because of an invalidation. So
+// does one that is doubted.
 func (m *miss[K, V]) staleOnError(reachable bool) (outcome[V], bool) {
 	c := m.c
 	if m.old == nil {
 		return outcome[V]{}, false
 	}
 	now := c.local.Now()
-	if !c.mayServeOnError(m.old, now) || reachable && now >= m.old.Trusted {
+	if !c.mayServeOnError(m.old, now) || reachable && (m.doubted || now >= m.old.Trusted) {
 		return outcome[V]{}, false
 	}
 	return outcome[V]{entry: m.old, source: SourceLocal, stale: true}, true

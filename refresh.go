@@ -29,7 +29,7 @@ func (c *Cache[K, V]) refreshAs(ctx context.Context, m *miss[K, V], kind EventKi
 	if err != nil {
 		return
 	}
-	f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge())
+	f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge(), m.interim)
 	if !leads {
 		if m.lease != nil { // another flight waits for it
 			c.releaseLater(ctx, skey, m.lease)
@@ -44,4 +44,18 @@ func (c *Cache[K, V]) refreshAs(ctx context.Context, m *miss[K, V], kind EventKi
 	c.tell(Event{Kind: kind, Key: skey})
 	m.f = f
 	m.takeOff(ctx)
+}
+
+// interim is what the new flight of a refresh may give to callers meanwhile: the value
+// that it is to replace, if local holds it still. It is asked under the lock of the
+// key's flights: a write of this process may have come since the value was read, and
+// such a value must not be served by a flight that begins after the write.
+func (m *miss[K, V]) interim() *outcome[V] {
+	e, _, current := m.c.local.Get(m.key)
+	if e == nil || !current || !e.IsValue() || e.Created != m.refreshing {
+		m.old, m.seen = nil, nil // the store will be looked at as if by a new caller
+		return nil
+	}
+	m.old = e
+	return &outcome[V]{entry: e, source: SourceLocal}
 }

@@ -54,10 +54,13 @@ type key[R any] struct {
 type Flight[R any] struct {
 	Key  string
 	Node Node // for the detection of cycles of loads
+	// Interim is what a flight in the background is to replace: callers who may be
+	// given that need not wait. Nil for the flight of a miss. It never changes.
+	Interim *R
 
-	done    chan struct{}
-	result  R            // written before done is closed, read after
-	until   atomic.Int64 // the latest moment for which anybody waits
+	done    chan struct{} // made under the shard's lock when somebody is to wait
+	result  R             // written before done is closed, read after
+	until   atomic.Int64  // the latest moment for which anybody waits
 	born    time.Time
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
@@ -101,19 +104,23 @@ func (s *shard[R]) drop(k string, ks *key[R]) {
 //
 // A flight older than maxAge is not joined, 0 for no bound: so a join stays within
 // the bound of local staleness where the store cannot tell that the value has
-// changed.
-func (t *Table[R]) Join(k string, until int64, maxAge time.Duration) (f *Flight[R], leads bool) {
+// changed. A new flight gets what interim, which may be nil, returns under the lock.
+func (t *Table[R]) Join(k string, until int64, maxAge time.Duration, interim func() *R) (f *Flight[R], leads bool) {
 	s := t.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ks := s.keys[k]; ks != nil && ks.current != nil {
 		if f := ks.current; f.waiting || maxAge == 0 || time.Since(f.born) <= maxAge {
 			f.extend(until)
+			f.open()
 			return f, false
 		}
 	}
 	ks := s.hold(k)
-	f = &Flight[R]{Key: k, done: make(chan struct{}), born: time.Now(), key: ks, voids: ks.voids}
+	f = &Flight[R]{Key: k, born: time.Now(), key: ks, voids: ks.voids}
+	if interim != nil {
+		f.Interim = interim()
+	}
 	f.until.Store(until)
 	ks.current = f
 	return f, true
@@ -131,6 +138,22 @@ func (f *Flight[R]) extend(until int64) {
 
 // Until is the latest moment for which anybody who joined will wait.
 func (f *Flight[R]) Until() int64 { return f.until.Load() }
+
+// open makes the channel on which others wait. The lock is held.
+func (f *Flight[R]) open() {
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+}
+
+// Open readies the flight for Done: its leader calls it before it waits itself. A
+// leader that lands the flight without having waited needs no channel.
+func (t *Table[R]) Open(f *Flight[R]) {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.open()
+}
 
 // Done is closed when the flight has landed.
 func (f *Flight[R]) Done() <-chan struct{} { return f.done }
@@ -171,8 +194,11 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func()) {
 		f.key.current = nil
 	}
 	s.drop(f.Key, f.key)
+	done := f.done
 	s.mu.Unlock()
-	close(f.done)
+	if done != nil {
+		close(done)
+	}
 }
 
 // Changed says that somebody else has changed the key. The flight that could be
@@ -273,7 +299,7 @@ func (t *Table[R]) Check() []string {
 			}
 			if f := ks.current; f != nil {
 				select {
-				case <-f.done:
+				case <-f.done: // a nil channel is never ready
 					wrong = append(wrong, "key "+k+" has a landed flight in the table")
 				default:
 				}
