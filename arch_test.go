@@ -34,7 +34,8 @@ var mayImport = map[string][]string{
 	"internal/flight":             {"store"},
 	"internal/origin":             {"store"},
 	"internal/local":              {"store", "github.com/maypok86/otter"},
-	"internal/servers":            {},
+	"internal/bubble":             {}, // for tests
+	"internal/servers":            {}, // for tests, and for the lab
 	"internal/servers/servertest": {"internal/servers"},
 	"docs":                        {"", "internal/...", "store/...", "github.com/maypok86/otter"},
 	"":                            {"internal/flight", "internal/origin", "internal/local", "store", "github.com/maypok86/otter"},
@@ -249,7 +250,8 @@ func readsTheClock(f *ast.File) (found bool) {
 	return found
 }
 
-// bubbles are the functions, besides synctest.Test, that call a test in a bubble.
+// bubbles are the functions, besides synctest.Test and bubble.Test, that call a test in
+// a bubble.
 var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true}
 
 // sleepsOutsideBubbles finds the calls of time.Sleep that run in real time. A function
@@ -265,7 +267,7 @@ func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 		ast.Inspect(fn, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
 				id, ok := call.Fun.(*ast.Ident)
-				makes = makes || isCall(n, "synctest", "Test") || ok && bubbles[id.Name]
+				makes = makes || isCall(n, "synctest", "Test") || isCall(n, "bubble", "Test") || ok && bubbles[id.Name]
 			}
 			return !makes
 		})

@@ -70,7 +70,7 @@ func TestCancelDuringTheFillStillStores(t *testing.T) {
 		stopped, resume := holdNext(st, memstore.OpFill, false)
 		ctx, cancel := context.WithCancel(bg)
 		a := ask(ctx, c, "k")
-		<-stopped
+		stopped()
 		cancel()
 		if a := <-a; !errors.Is(a.err, context.Canceled) {
 			t.Fatalf("the caller got %v", a.err)
@@ -353,7 +353,7 @@ func TestCloseReleasesTheRefreshsLease(t *testing.T) {
 		}
 		stopped, resume := holdNext(st, kind, true)
 		answer := ask(bg, b, "k")
-		<-stopped
+		stopped()
 		closed := make(chan error)
 		go func() { closed <- b.Close() }()
 		synctest.Wait()

@@ -77,7 +77,7 @@ func TestCallerDuringTheFillJoins(t *testing.T) {
 			c := newCache(t, with(options{Load: db.load}, st))
 			stopped, resume := holdNext(st, memstore.OpFill, reply)
 			first := ask(bg, c, key)
-			<-stopped
+			stopped()
 			second := ask(bg, c, key)
 			pending(t, second)
 			resume()
@@ -298,7 +298,7 @@ func TestModelM9AcquireLooksAgain(t *testing.T) {
 		caches := fleet(t, st, options{Load: db.load, StoreTimeout: time.Hour})
 		stopped, resume := holdNext(st, memstore.OpGet, true)
 		b := ask(bg, caches[1], "k")
-		<-stopped
+		stopped()
 		get(t, caches[0], "k", "v1")
 		pending(t, b)
 		resume()

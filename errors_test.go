@@ -348,6 +348,7 @@ func TestEventsAreTold(t *testing.T) {
 		st.Down()
 		for range 4 {
 			_ = c.Invalidate(bg, "k")
+			time.Sleep(40 * time.Millisecond)
 		}
 		st.Up()
 		must(t, c.Invalidate(bg, "k"))

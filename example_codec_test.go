@@ -1,42 +1,57 @@
 package onefill_test
 
 import (
+	"bytes"
+	"compress/flate"
 	"context"
-	"encoding/binary"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/onefill/onefill"
 	"github.com/onefill/onefill/store/memstore"
 )
 
-// fixed stores numbers in eight bytes instead of as JSON. The name is to change when
-// old bytes must not be decoded any more: they are misses then.
-type fixed struct{}
+// deflated stores texts compressed. Its name is to change when old bytes must not be
+// decoded any more: they are misses then.
+type deflated struct{}
 
-func (fixed) Name() string { return "fixed64 v1" }
+func (deflated) Name() string { return "deflate v1" }
 
-func (fixed) Encode(v uint64) ([]byte, error) { return binary.BigEndian.AppendUint64(nil, v), nil }
-
-func (fixed) Decode(data []byte) (uint64, error) {
-	if len(data) != 8 {
-		return 0, fmt.Errorf("%d bytes, want 8", len(data))
+func (deflated) Encode(v string) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err != nil {
+		return nil, err
 	}
-	return binary.BigEndian.Uint64(data), nil
+	if _, err := io.WriteString(w, v); err != nil {
+		return nil, err
+	}
+	err = w.Close()
+	return b.Bytes(), err
+}
+
+func (deflated) Decode(data []byte) (string, error) {
+	v, err := io.ReadAll(flate.NewReader(bytes.NewReader(data)))
+	return string(v), err
 }
 
 // A codec of one's own turns values into the bytes that lie in the store.
 func ExampleCodec() {
-	cache, err := onefill.New(onefill.Options[string, uint64]{
-		Name:  "counters",
-		Store: memstore.New(),
-		Codec: fixed{},
-		Load:  func(context.Context, string) (uint64, error) { return 42, nil },
+	store := memstore.New()
+	cache, err := onefill.New(onefill.Options[string, string]{
+		Name:  "pages",
+		Store: store,
+		Codec: deflated{},
+		Load:  func(context.Context, string) (string, error) { return strings.Repeat("hello ", 1000), nil },
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer cache.Close()
-	fmt.Println(cache.Get(context.Background(), "visits"))
-	// Output: 42 <nil>
+	page, err := cache.Get(context.Background(), "index")
+	raw, _ := store.Raw("pages", "index")
+	fmt.Println(len(page), err, len(raw) < 200)
+	// Output: 6000 <nil> true
 }

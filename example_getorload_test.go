@@ -9,23 +9,22 @@ import (
 
 // The loader may come with the call, where it needs more than the key.
 func ExampleCache_GetOrLoad() {
-	cache, err := onefill.New(onefill.Options[string, int]{})
+	cache, err := onefill.New(onefill.Options[string, string]{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer cache.Close()
 
-	for _, text := range []string{"one two three", "never looked at"} {
-		n, err := cache.GetOrLoad(context.Background(), "words", func(context.Context, string) (int, error) {
-			fmt.Println("counting", text)
-			var a, b, c string
-			return fmt.Sscan(text, &a, &b, &c)
+	for _, tenant := range []string{"acme", "never asked"} {
+		logo, err := cache.GetOrLoad(context.Background(), "logo", func(_ context.Context, key string) (string, error) {
+			fmt.Println("loading the", key, "of", tenant)
+			return tenant + ".svg", nil
 		})
-		fmt.Println(n, err)
+		fmt.Println(logo, err)
 	}
 	// Output:
-	// counting one two three
-	// 3 <nil>
-	// 3 <nil>
+	// loading the logo of acme
+	// acme.svg <nil>
+	// acme.svg <nil>
 }

@@ -15,11 +15,11 @@ func ExampleCache_Set() {
 		Revision uint64
 		Balance  int
 	}
-	cache, err := onefill.New(onefill.Options[string, Account]{
+	cache, err := onefill.New(onefill.Options[string, *Account]{
 		Name:    "accounts",
 		Store:   memstore.New(),
-		Load:    func(context.Context, string) (Account, error) { return Account{}, onefill.ErrNotFound },
-		Version: func(a Account) uint64 { return a.Revision },
+		Load:    func(context.Context, string) (*Account, error) { return nil, onefill.ErrNotFound },
+		Version: func(a *Account) uint64 { return a.Revision },
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -28,12 +28,13 @@ func ExampleCache_Set() {
 	defer cache.Close()
 	ctx := context.Background()
 
-	for _, a := range []Account{{Revision: 8, Balance: 80}, {Revision: 7, Balance: 70}} {
+	for _, a := range []*Account{{Revision: 8, Balance: 80}, {Revision: 7, Balance: 70}} {
 		if err := cache.Set(ctx, "acme", a); err != nil {
 			fmt.Println(err)
 		}
 	}
-	fmt.Println(cache.Get(ctx, "acme"))
+	account, err := cache.Get(ctx, "acme")
+	fmt.Println(*account, err)
 	// Output:
 	// {8 80} <nil>
 }

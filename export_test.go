@@ -23,6 +23,9 @@ func (c *Cache[K, V]) MaxEntries() int { return c.opts.Local.MaxEntries }
 // InFlight counts flights and writes that have not ended.
 func (c *Cache[K, V]) InFlight() int { return c.flights.InFlight() }
 
+// DefaultKey is the key function of a type, nil if it has none.
+func DefaultKey[K comparable]() func(K) string { return defaultKey[K]() }
+
 // CodecID is what the envelope keeps of a codec's name.
 func CodecID(name string) uint32 { return codecID(name) }
 

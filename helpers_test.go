@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onefill/onefill"
+	inbubble "github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
@@ -69,7 +70,7 @@ func layouts(t *testing.T, test func(t *testing.T, st *memstore.Store)) {
 		}},
 	} {
 		t.Run(l.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, l.st()) })
+			bubble(t, func(t *testing.T) { test(t, l.st()) })
 		})
 	}
 }
@@ -78,7 +79,7 @@ func layouts(t *testing.T, test func(t *testing.T, st *memstore.Store)) {
 // everybody has come to where only the test, or time, can move them on.
 func bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	synctest.Test(t, test)
+	inbubble.Test(t, test)
 }
 
 // stores is layouts without the first one: there is always a store.
@@ -308,9 +309,9 @@ func commands(st *memstore.Store) (n int) {
 }
 
 // holdNext makes the next operation of a kind stop before it is applied (or,
-// with reply, after it was) until resume is called. Stopped is closed when it has
+// with reply, after it was) until resume is called. stopped returns when it has
 // got there. Others of that kind are not disturbed.
-func holdNext(st *memstore.Store, kind memstore.Kind, reply bool) (stopped <-chan struct{}, resume func()) {
+func holdNext(st *memstore.Store, kind memstore.Kind, reply bool) (stopped, resume func()) {
 	there, hold := make(chan struct{}), make(chan struct{})
 	var taken atomic.Bool
 	st.SetFault(func(op memstore.Op) memstore.Fault {
@@ -323,7 +324,11 @@ func holdNext(st *memstore.Store, kind memstore.Kind, reply bool) (stopped <-cha
 		}
 		return memstore.Fault{Hold: hold}
 	})
-	return there, func() { close(hold) }
+	stopped = func() {
+		<-there
+		synctest.Wait() // the operation has been decided on; now it has also been applied
+	}
+	return stopped, func() { close(hold) }
 }
 
 // faultNext makes the next n operations of a kind have a fault.

@@ -226,7 +226,7 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	m.token = store.NewToken()
 	for attempt := 0; attempt == 0 || c.local.Now() < m.f.Until(); attempt++ {
 		m.stamp = c.local.Stamp(m.f.Key)
-		a, err := m.acquire(ctx)
+		a, err := c.remote.acquire(ctx, m.f.Key, store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen})
 		if err != nil {
 			return m.withoutStore(ctx, err)
 		}
@@ -251,19 +251,6 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		}
 	}
 	return m.timedOut()
-}
-
-// acquire asks for the lease. If the answer is lost, it asks once more, where the
-// flight's token then tells the store that the lease is its own: otherwise the
-// fleet would wait for the end of a lease that nobody holds.
-func (m *miss[K, V]) acquire(ctx context.Context) (store.Answer, error) {
-	c := m.c
-	req := store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen}
-	a, err := c.remote.acquire(ctx, m.f.Key, req)
-	if errors.Is(err, store.ErrUnavailable) && c.remote.session.Features().KeepsToken {
-		a, err = c.remote.acquire(ctx, m.f.Key, req)
-	}
-	return a, err
 }
 
 // takeStale looks at the value that came along with an answer other than a hit, in

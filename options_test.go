@@ -1,9 +1,9 @@
 package onefill_test
 
 import (
-	"context"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,12 +140,11 @@ func TestLocalOff(t *testing.T) {
 
 // Local keeps at most MaxEntries.
 func TestMaxEntries(t *testing.T) {
-	c, err := onefill.New(onefill.Options[int, string]{Local: onefill.LocalOptions{MaxEntries: 50},
-		Load: func(context.Context, int) (string, error) { return "v", nil }})
+	c, err := onefill.New(options{Local: onefill.LocalOptions{MaxEntries: 50}, Load: newOrigin("v", 0).load})
 	must(t, err)
 	defer c.Close()
 	for i := range 5000 {
-		must(t, first(c.Get(bg, i)))
+		must(t, first(c.Get(bg, strconv.Itoa(i))))
 	}
 	eventually(t, "at most MaxEntries are left", func() bool { return c.Stats().LocalEntries <= 50 })
 }

@@ -155,7 +155,7 @@ func TestS6FirstCallerCancels(t *testing.T) {
 // The store is gone: loads are limited, everybody is served, and later callers do
 // not pay the timeout again.
 func TestS7StoreKilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		st := memstore.New()
 		db := newOrigin("v1", loadTime)
 		caches := fleet(t, st, options{Load: db.load, MaxLoads: 8, MaxLoadsDegraded: 2})

@@ -94,7 +94,7 @@ func TestModelM2aReadBetweenDropAndDelete(t *testing.T) {
 		stopped, resume := holdNext(st, memstore.OpInvalidate, false)
 		done := make(chan error)
 		go func() { done <- c.Invalidate(bg, "k") }()
-		<-stopped
+		stopped()
 		get(t, c, "k", "v1") // allowed: the invalidation has not returned
 		resume()
 		must(t, <-done)
@@ -118,7 +118,7 @@ func TestModelM2ReadOvertakenByOwnInvalidate(t *testing.T) {
 			get(t, warm, "k", "v1")
 			stopped, resume := holdNext(st, kind, true)
 			old := ask(bg, c, "k")
-			<-stopped
+			stopped()
 			db.write("v2")
 			must(t, c.Invalidate(bg, "k"))
 			get(t, c, "k", "v2") // joins nobody
@@ -144,7 +144,7 @@ func TestModelM3InsertAfterAPush(t *testing.T) {
 		get(t, a, "k", "v1")
 		stopped, resume := holdNext(st, memstore.OpGet, true)
 		old := ask(bg, b, "k")
-		<-stopped
+		stopped()
 		db.write("v2")
 		must(t, a.Invalidate(bg, "k"))
 		resume()
@@ -164,7 +164,7 @@ func TestModelM7InvalidatedBehindTheFill(t *testing.T) {
 		a, b := caches[0], caches[1]
 		stopped, resume := holdNext(st, memstore.OpFill, true)
 		old := ask(bg, b, "k")
-		<-stopped
+		stopped()
 		db.write("v2")
 		must(t, a.Invalidate(bg, "k"))
 		resume()
@@ -226,7 +226,7 @@ func TestModelFirstTextHit(t *testing.T) {
 		get(t, a, "k", "v1")
 		stopped, resume := holdNext(st, memstore.OpGet, true)
 		old := ask(bg, b, "k")
-		<-stopped
+		stopped()
 		db.write("v2")
 		must(t, a.Invalidate(bg, "k"))
 		get(t, b, "k", "v2")
@@ -246,7 +246,7 @@ func TestModelPipeKeepJoinable(t *testing.T) {
 		a, b := caches[0], caches[1]
 		stopped, resume := holdNext(st, memstore.OpFill, false)
 		old := ask(bg, b, "k")
-		<-stopped
+		stopped()
 		db.write("v2")
 		must(t, a.Invalidate(bg, "k"))
 		get(t, b, "k", "v2")
@@ -564,7 +564,7 @@ func TestInvalidateVoidsAtOnce(t *testing.T) {
 		stopped, apply := holdNext(st, memstore.OpInvalidate, true)
 		done := make(chan error)
 		go func() { done <- c.Invalidate(bg, "k") }()
-		<-stopped
+		stopped()
 		db.paused.Store(nil)
 		db.write("v2")
 		get(t, c, "k", "v2")
@@ -644,6 +644,7 @@ func TestJoiningIsBoundedWhileTheConnectionIsBroken(t *testing.T) {
 		st.Down()
 		resume := db.pause()
 		old := ask(bg, c, "k")
+		time.Sleep(100 * time.Millisecond) // the store is asked twice
 		pending(t, old)
 		db.paused.Store(nil)
 		db.write("v2")
@@ -746,7 +747,7 @@ func TestOverlappingSets(t *testing.T) {
 		stopped, resume := holdNext(st, memstore.OpSet, true)
 		done := make(chan error)
 		go func() { done <- c.Set(bg, "k", "first") }()
-		<-stopped
+		stopped()
 		must(t, c.Set(bg, "k", "second"))
 		get(t, c, "k", "second")
 		resume()
@@ -765,7 +766,7 @@ func TestSetOvertakenByAnInvalidation(t *testing.T) {
 		stopped, resume := holdNext(st, memstore.OpSet, true)
 		done := make(chan error)
 		go func() { done <- caches[0].Set(bg, "k", "v1") }()
-		<-stopped
+		stopped()
 		must(t, caches[1].Invalidate(bg, "k"))
 		resume()
 		must(t, <-done)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
 )
 
@@ -106,7 +107,7 @@ func TestOwnWriteAndPushes(t *testing.T) {
 	}
 	for name, do := range cases {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newBoardRig()
 				do(t, r)
 				if watches, writes := r.s.board.counts(); watches != 0 || writes != 0 {

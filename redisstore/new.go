@@ -63,7 +63,22 @@ func (s *Store) dedicate(client rueidis.Client) (*conn, error) {
 		return &conn{CommandClient: client, borrowed: true}, nil // RESP2 has no pushes
 	}
 	c := &conn{CommandClient: wire, push: true, shut: wire.Close}
-	ended := wire.SetOnInvalidations(s.pushed)
+	var ended <-chan error
+	known := make(chan struct{}) // closed when ended is set
+	ended = wire.SetOnInvalidations(func(keys []rueidis.RedisMessage) {
+		if keys == nil {
+			// FLUSHALL, or the end of the connection, which rueidis has put into ended by
+			// then: who is woken must not ask over the dead one again.
+			<-known
+			select {
+			case <-ended:
+				s.link.drop(c)
+			default:
+			}
+		}
+		s.pushed(keys)
+	})
+	close(known)
 	for _, args := range [][]string{{"OFF"}, append([]string{"ON"}, trackingOptions...)} {
 		err := wire.Do(ctx, wire.B().Arbitrary("CLIENT", "TRACKING").Args(args...).Build()).Error()
 		if _, refused := asRefusal(err); refused {

@@ -8,8 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/onefill/onefill/internal/bubble"
 )
 
 func quiet(t *testing.T, tab *Table[string]) {
@@ -201,7 +202,7 @@ func TestOverlappingWrites(t *testing.T) {
 
 // A flight older than maxAge is not joined, unless it waits and so carries nothing.
 func TestMaxAge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tab := NewTable[string]()
 		f := lead(t, tab, "k")
 		time.Sleep(time.Second)
@@ -414,4 +415,33 @@ func TestInside(t *testing.T) {
 	if From(inner.Inside(ctx)) != &inner || From(ctx) != &outer {
 		t.Error("a context does not know its load")
 	}
+}
+
+// A flight can be joined until its result is visible: whoever leads finds the results
+// of all flights before it published. With 8 callers, 3,000 times each, none of which
+// voids anything.
+func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
+	tab := NewTable[string]()
+	var led, published, missed atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 3000 {
+				f, leads := tab.Join("k", 0, 0, nil)
+				if !leads {
+					<-f.Done()
+					continue
+				}
+				if before := led.Add(1) - 1; published.Load() != before {
+					missed.Add(1)
+				}
+				tab.Land(f, "", func() { published.Add(1) })
+			}
+		})
+	}
+	wg.Wait()
+	if n := missed.Load(); n != 0 {
+		t.Errorf("%d of %d leaders missed both a flight and its result", n, led.Load())
+	}
+	quiet(t, tab)
 }

@@ -6,8 +6,9 @@ import (
 	"math"
 	"math/rand"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/onefill/onefill/internal/bubble"
 )
 
 func newCache(t *testing.T, o Options) *Cache[string, string] {
@@ -146,7 +147,7 @@ func TestOff(t *testing.T) {
 // An entry is kept for Grace after its soft expiry, and a failure as long as it is
 // remembered; Hit gives it as long as it is fresh. The longest durations are never.
 func TestExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, grace := range []time.Duration{0, time.Minute} {
 			c := newCache(t, Options{Grace: grace})
 			c.Put("k", entry(c, "v", time.Second, c.Stamp("k")))

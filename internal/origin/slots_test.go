@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/onefill/onefill/internal/bubble"
 )
 
 var bg = context.Background()
@@ -50,7 +52,7 @@ func queue(t *testing.T, s *Slots, n int) (order func() []int, ask func(context.
 // Places are given in the order of asking, also when one becomes free in the moment
 // in which a new caller comes: who waits is first.
 func TestFirstComeFirstServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewSlots(2)
 		order, _ := queue(t, s, 10)
 		want(t, s, 2, 2, 8)
@@ -69,7 +71,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 
 // Who leaves the queue takes nobody along, and the context's cause is the error.
 func TestLeavingTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewSlots(1)
 		order, ask := queue(t, s, 1)
 		cause := errors.New("had enough")
@@ -93,7 +95,7 @@ func TestLeavingTheQueue(t *testing.T) {
 // lost. Forced: both happen before the taker, asleep in its select, gets to run; which
 // one it picks is up to the runtime, so 200 rounds, in either order.
 func TestPlaceGivenToOneWhoLeaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for round := range 200 {
 			s := NewSlots(1)
 			_, ask := queue(t, s, 1)
@@ -136,7 +138,7 @@ func TestEndedContext(t *testing.T) {
 // A lower limit disturbs nobody who has a place, and nobody gets one until enough
 // were given back; a higher one admits at once.
 func TestLimitChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewSlots(4)
 		order, _ := queue(t, s, 8)
 		s.SetLimit(1)
@@ -168,7 +170,7 @@ func TestLimitChanges(t *testing.T) {
 // who waits long enough is forgotten; at the end nothing is used and nobody waits.
 func TestSlotsProperties(t *testing.T) {
 	for _, changes := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			const limit = 5
 			s := NewSlots(limit)
 			var inside, most atomic.Int64

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
@@ -22,7 +23,7 @@ func on(kind memstore.Kind, f memstore.Fault) func(memstore.Op) memstore.Fault {
 }
 
 func TestFaultDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		s, _ := attach(t, st)
 		st.SetFault(on(memstore.OpSet, memstore.Fault{Delay: time.Second}))
@@ -46,7 +47,7 @@ func TestFaultDelay(t *testing.T) {
 }
 
 func TestFaultHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		s, _ := attach(t, st)
 		hold := make(chan struct{})
@@ -127,7 +128,7 @@ func TestFaultLostHeldReplyLeavesNoWatch(t *testing.T) {
 }
 
 func TestFaultReply(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		s, _ := attach(t, st)
 		other, n := attach(t, st)

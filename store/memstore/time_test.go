@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
 
 // Everything ends at its time, to the nanosecond, and is pushed then.
 func TestExpiryIsExact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		a, heard := attach(t, st)
 		b, _ := attach(t, st)
@@ -53,7 +54,7 @@ func TestExpiryIsExact(t *testing.T) {
 
 // Writing a key again moves its end: the timer of the old value does nothing.
 func TestRewriteMovesTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		a, heard := attach(t, st)
 		b, _ := attach(t, st)
@@ -77,7 +78,7 @@ func TestRewriteMovesTheEnd(t *testing.T) {
 
 // What has expired takes no memory, also if nobody asks for it again.
 func TestExpiredIsRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		s, _ := attach(t, st)
 		set(t, s, "value", "v", time.Second)
@@ -98,7 +99,7 @@ func TestExpiredIsRemoved(t *testing.T) {
 }
 
 func TestGranularity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{Granularity: time.Second, MinLease: 2 * time.Second})
 		s, _ := attach(t, st)
 		set(t, s, "k", "v", time.Millisecond)
@@ -125,7 +126,7 @@ func TestGranularity(t *testing.T) {
 // unless every goroutine in it ends, too. Here data is left that expires later,
 // a lease, a watch that nobody has stopped, and a session that is still open.
 func TestNoGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		st := memstore.New()
 		s, err := st.Attach(t.Context(), store.Config{Name: name})
 		if err != nil {

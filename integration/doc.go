@@ -1,0 +1,12 @@
+// Package integration tests onefill, redisstore, a real Redis and a real
+// PostgreSQL together: with processes that are killed and paused, connections
+// that are cut, and servers that freeze, restart or forget. It has tests only.
+//
+// A process of a test is this test binary, run again (child_test.go); the test
+// itself only tells it what to do and looks at what came out (fleet_test.go, proc_test.go).
+// PostgreSQL counts the loads in the row that is loaded (origin_test.go), so a
+// load that no cache admits to is counted too.
+//
+// The environment variable ONEFILL_HISTORY sets how long TestHistory runs
+// (default 5s). Its seed is logged; ONEFILL_SEED repeats one.
+package integration

@@ -1,0 +1,276 @@
+package memcachestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onefill/onefill/store"
+)
+
+// proxied is a session with one connection, through a proxy, and one past it.
+func proxied(t *testing.T) (*proxy, *rig, *rig) {
+	t.Helper()
+	addr := shared.Get(t).Addr()
+	p := startProxy(t, addr)
+	r := attach(t, openWith(t, Options{Addrs: []string{p.addr()}, Conns: 1, StallTimeout: time.Second}))
+	return p, r, attachAs(t, open(t, addr), r.name)
+}
+
+// soon is a context that ends soon.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// heals waits until the session works again.
+func (r *rig) heals() {
+	r.t.Helper()
+	eventually(r.t, "the store answers again", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return r.Ping(ctx) == nil
+	})
+}
+
+// Whatever is not what memcached says ends the connection: the request in flight
+// fails, and the next one gets its own answer over a new connection.
+func TestGarbage(t *testing.T) {
+	for name, garbage := range map[string]string{
+		"noise":                    "\x00\x01\x02\r\n",
+		"another protocol":         "-ERR wrong number of arguments\r\n",
+		"another request's answer": "VA 7 c1 t-1 f3239169 O4000000000\r\nforeign\r\n",
+		"no opaque":                "VA 7 c1 t-1 f3239169\r\nforeign\r\n",
+		"an answer to mn":          "MN\r\n",
+		"a larger value than any":  "VA 99999999 c1 t-1 f3239169 O1\r\n",
+		"an endless line":          strings.Repeat("x", 1<<20),
+		"an error of the client":   "CLIENT_ERROR bad data chunk\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, r, _ := proxied(t)
+			r.set("k", "mine")
+			// Get is sent | the proxy holds the server's answer and gives its own.
+			release := p.hold(replies)
+			errs := make(chan error, 1)
+			go func() {
+				item, err := r.Get(r.ctx, "k")
+				if err == nil {
+					err = fmt.Errorf("answered %q", item.Data)
+				}
+				errs <- err
+			}()
+			p.awaitHeld(replies)
+			p.inject(garbage)
+			if err := <-errs; !errors.Is(err, errProtocol) || !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("Get = %v, want an unexpected answer, unavailable", err)
+			}
+			release()
+			r.heals()
+			r.holds("k", "mine")
+		})
+	}
+}
+
+// Bytes that nobody has asked for end an idle connection, before they could be taken
+// for an answer.
+func TestUnaskedBytes(t *testing.T) {
+	p, r, _ := proxied(t)
+	r.set("k", "mine")
+	before := r.connection()
+	p.inject("HD c5 O3\r\n")
+	eventually(t, "the connection ends", func() bool { return !before.alive() })
+	r.holds("k", "mine")
+}
+
+func (r *rig) connection() *conn {
+	n := r.Session.(*session).st.ring.nodes[0]
+	n.slots[0].mu.Lock()
+	defer n.slots[0].mu.Unlock()
+	return n.slots[0].conn
+}
+
+// Callers who leave take nobody's answer along: the answers to their requests come
+// later, in their places, and are thrown away.
+func TestAbandonedRequests(t *testing.T) {
+	p, r, _ := proxied(t)
+	for i := range 10 {
+		r.set(fmt.Sprint(i), fmt.Sprint("value ", i))
+	}
+	conn := r.connection()
+	release := p.hold(replies)
+	for i := range 10 {
+		if i%2 == 0 {
+			ctx, cancel := context.WithTimeout(r.ctx, 20*time.Millisecond)
+			_, err := r.Get(ctx, fmt.Sprint(i))
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("Get = %v, want a deadline", err)
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			item, err := r.Get(r.ctx, fmt.Sprint(i))
+			if err != nil || string(item.Data) != fmt.Sprint("value ", i) {
+				t.Errorf("Get(%d) = %q, %v", i, item.Data, err)
+			}
+		})
+	}
+	p.awaitHeld(replies)
+	release()
+	wg.Wait()
+	if !conn.alive() {
+		t.Error("the connection was given up although every answer came in time")
+	}
+}
+
+// A server that accepts requests and answers none: each call ends with its context,
+// the connection is given up after StallTimeout, and a new one is made.
+func TestStalledConnection(t *testing.T) {
+	t.Parallel()
+	p, r, _ := proxied(t)
+	r.set("k", "v")
+	conn := r.connection()
+	release := p.hold(replies)
+	start := time.Now()
+	if _, err := r.Get(soon(t), "k"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Get = %v, want an unavailable error", err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("Get took %v with a deadline of 100 ms", took)
+	}
+	// Without a deadline of its own a call ends with the connection.
+	if _, err := r.Get(r.ctx, "k"); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, errStalled) {
+		t.Errorf("Get = %v, want that the server has stopped answering", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("the connection was given up after %v", took)
+	}
+	if conn.alive() {
+		t.Error("the connection is still used")
+	}
+	release()
+	r.heals()
+	r.holds("k", "v")
+}
+
+// The other end takes nothing any more: the writer is bounded too, and so is what
+// waits for it.
+func TestHalfOpenConnection(t *testing.T) {
+	t.Parallel()
+	p, r, _ := proxied(t)
+	release := p.hold(requests)
+	big := make([]byte, 512<<10) // fills the buffers between us and the proxy
+	start := time.Now()
+	for range 20 {
+		if _, err := r.Set(soon(t), "k", big, long); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("Set = %v, want an unavailable error", err)
+		}
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("20 calls of 100 ms took %v", took)
+	}
+	// A call without a deadline of its own ends with the connection: with this one, on
+	// which the writer is stuck, or with the attempt to make the next one.
+	start = time.Now()
+	if _, err := r.Get(r.ctx, "k"); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) && r.ctx.Err() != nil {
+		t.Errorf("Get = %v, want an unavailable error", err)
+	}
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("a call without a deadline took %v", took)
+	}
+	release()
+	r.heals()
+	r.set("k", "v")
+	r.holds("k", "v")
+}
+
+// The row of a connection that does not move is bounded.
+func TestFullRow(t *testing.T) {
+	p, r, _ := proxied(t)
+	defer p.hold(replies)()
+	ctx, cancel := context.WithCancel(r.ctx)
+	var wg sync.WaitGroup
+	var busy atomic.Int32
+	for range maxRow + 100 {
+		wg.Go(func() {
+			if _, err := r.Get(ctx, "k"); errors.Is(err, errBusy) && errors.Is(err, store.ErrUnavailable) {
+				busy.Add(1)
+			}
+		})
+	}
+	eventually(t, "the row is full", func() bool { return busy.Load() >= 100 })
+	cancel()
+	wg.Wait()
+	if busy.Load() != 100 {
+		t.Errorf("%d requests were refused, want 100", busy.Load())
+	}
+}
+
+// Many callers share one connection; each gets its own answer.
+func TestPipeline(t *testing.T) {
+	r := attach(t, openWith(t, Options{Addrs: []string{shared.Get(t).Addr()}, Conns: 1}))
+	var wg sync.WaitGroup
+	for worker := range 32 {
+		wg.Go(func() {
+			for i := range 50 {
+				key := fmt.Sprint(worker, "-", i)
+				value := strings.Repeat(key, 1+i*worker)
+				if _, err := r.Set(r.ctx, key, []byte(value), long); err != nil {
+					t.Errorf("Set: %v", err)
+				}
+				if item, err := r.Get(r.ctx, key); err != nil || string(item.Data) != value {
+					t.Errorf("Get(%s) = %d bytes, %v, want %d", key, len(item.Data), err, len(value))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// One of two connections cannot be made: the other one carries everything.
+func TestOneConnectionIsEnough(t *testing.T) {
+	p := startProxy(t, shared.Get(t).Addr())
+	r := attach(t, openWith(t, Options{Addrs: []string{p.addr()}, Conns: 2})) // makes one
+	p.refuse(true)
+	for i := range 100 {
+		r.set(fmt.Sprint(i), "v")
+	}
+	p.refuse(false)
+	eventually(t, "both are there", func() bool {
+		r.holds("1", "v")
+		n := r.Session.(*session).st.ring.nodes[0]
+		return n.slots[0].alive() != nil && n.slots[1].alive() != nil
+	})
+}
+
+// After a failed attempt to connect the next callers are told at once, until it is
+// tried again.
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	p, r, _ := proxied(t)
+	p.refuse(true)
+	p.cut()
+	eventually(t, "attempts fail", func() bool {
+		_, err := r.Get(r.ctx, "k")
+		return err != nil && strings.Contains(err.Error(), "not tried again yet")
+	})
+	start := time.Now()
+	for range 1000 {
+		if _, err := r.Get(r.ctx, "k"); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("Get = %v, want an unavailable error", err)
+		}
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("1,000 calls of a server that is down took %v", took)
+	}
+	p.refuse(false)
+	r.heals()
+}
