@@ -184,6 +184,7 @@ var timeNow = map[string]string{
 	"entry.go":                 "the age of what was loaded",
 	"load.go":                  "the cost of a load; the moment at which a lease was granted, for the version",
 	"invalidate.go":            "the soft expiry that Expire sets",
+	"health.go":                "the probes of a server that is down",
 	"remote.go":                "when the next probe of a store that is down may go",
 	"internal/local/local.go":  "the base of the monotonic clock",
 	"internal/flight/table.go": "the age of a flight, against Local.TTL",

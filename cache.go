@@ -23,9 +23,11 @@ type Cache[K comparable, V any] struct {
 	local   *local.Cache[K, V]
 	flights *flight.Table[outcome[V]]
 	slots   *origin.Slots
-	remote  *remote // nil without a store
-	stats   counters
-	timers  sync.Pool // of *time.Timer, so that a herd of waiters makes none
+	// limiting orders the changes of the slots' limit; slots.mu is taken under it.
+	limiting sync.Mutex
+	remote   *remote // nil without a store
+	stats    counters
+	timers   sync.Pool // of *time.Timer, so that a herd of waiters makes none
 
 	life   context.Context // ends when Close gives up waiting
 	end    context.CancelFunc
@@ -113,7 +115,7 @@ func (c *Cache[K, V]) attach() error {
 	if err != nil {
 		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)
 	}
-	c.remote.session = session
+	c.remote.attach(session)
 	return nil
 }
 
@@ -145,18 +147,32 @@ func (c *Cache[K, V]) lost() {
 	c.flights.ChangedAll()
 }
 
-// storeDown and storeUp are called by remote when its mind changes.
+// storeDown and storeUp are called by remote when its mind changes about the store,
+// or about one of its servers.
 func (c *Cache[K, V]) storeDown(err error) {
-	c.slots.SetLimit(c.opts.MaxLoadsDegraded)
+	c.limitLoads()
 	c.log.Warn("the store is unreachable; loads are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
 	c.tell(Event{Kind: EventStoreDown, Err: err})
 }
 
 func (c *Cache[K, V]) storeUp() {
-	c.mended()
-	c.slots.SetLimit(c.opts.MaxLoads)
+	if c.remote.sharded == nil {
+		c.mended()
+	}
+	c.limitLoads()
 	c.log.Info("the store answers again")
 	c.tell(Event{Kind: EventStoreUp})
+}
+
+// limitLoads sets the number of places by what is known of the store now.
+func (c *Cache[K, V]) limitLoads() {
+	c.limiting.Lock()
+	defer c.limiting.Unlock()
+	limit := c.opts.MaxLoads
+	if c.remote.down() {
+		limit = c.opts.MaxLoadsDegraded
+	}
+	c.slots.SetLimit(limit)
 }
 
 // mended: the store answers after a break. What was read before it may have been

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,6 +257,7 @@ type lateContext struct {
 	context.Context
 	landed <-chan struct{}
 	once   sync.Once
+	asked  atomic.Bool // whether Done was called
 	ended  context.Context
 }
 
@@ -263,11 +265,17 @@ func (c *lateContext) Done() <-chan struct{} {
 	c.once.Do(func() {
 		<-c.landed
 		synctest.Wait()
+		c.asked.Store(true)
 	})
 	return c.ended.Done()
 }
 
-func (c *lateContext) Err() error { return nil }
+func (c *lateContext) Err() error {
+	if c.asked.Load() {
+		return c.ended.Err()
+	}
+	return nil
+}
 
 // A flight that has landed beats a context that has ended. Forced by a context
 // whose Done returns, ended, only after the flight has landed: the caller's select

@@ -53,10 +53,25 @@ func (c *Cache[K, V]) encode(l *loaded[V], e *local.Entry[V], granted time.Time)
 		return nil, fmt.Errorf("encoding the value: %w", err)
 	}
 	env.Payload = payload
-	if n, most := store.HeaderBytes+len(payload), c.opts.MaxValueBytes; n > most {
-		return nil, fmt.Errorf("%w: the encoded value has %d bytes, MaxValueBytes is %d", store.ErrTooLarge, n, most)
+	if n, most := store.HeaderBytes+len(payload), c.maxValueBytes(); n > most {
+		return nil, fmt.Errorf("%w: the encoded value has %d bytes, at most %d are stored (MaxValueBytes is %d)", store.ErrTooLarge, n, most, c.opts.MaxValueBytes)
 	}
 	return env.Encode(), nil
+}
+
+// maxValueBytes is the largest envelope that both the user and the server allow.
+func (c *Cache[K, V]) maxValueBytes() int {
+	if most := c.remote.session.Features().MaxValueBytes; most > 0 {
+		return min(most, c.opts.MaxValueBytes)
+	}
+	return c.opts.MaxValueBytes
+}
+
+// unstorableMark is what the store keeps in the place of a value that it cannot hold.
+func unstorableMark[V any](e *local.Entry[V], ttl time.Duration, granted time.Time) []byte {
+	created := time.UnixMicro(e.Created)
+	env := store.Envelope{Kind: store.KindUnstorable, Version: store.NewVersion(granted), Created: created, SoftExpiry: wallAfter(created, ttl)}
+	return env.Encode()
 }
 
 // decode is the entry of local for bytes from the store. Its expiry is judged by
@@ -79,6 +94,9 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp) (*local.Entry[V], e
 	switch {
 	case env.Kind == store.KindNotFound:
 		e.Rare = &local.Rare{NotFound: true}
+		return e, nil
+	case env.Kind == store.KindUnstorable:
+		e.Rare = &local.Rare{Absent: true}
 		return e, nil
 	case env.Kind != store.KindValue:
 		return nil, fmt.Errorf("%w: kind %q under a value's key", store.ErrUndecodable, env.Kind)

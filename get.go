@@ -279,7 +279,7 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 		return Result[V]{}, false, err
 	}
 	e, err = c.decode(item.Data, local.Stamp{})
-	if err != nil {
+	if err != nil || !e.Has() {
 		return Result[V]{}, false, nil // a miss, as for every reader
 	}
 	if now = c.local.Now(); now >= e.Soft && !c.mayServeStale(e, now) {

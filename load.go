@@ -82,20 +82,26 @@ func (l *loaded[V]) contextual() bool {
 	return errors.Is(l.err, context.Canceled) || errors.Is(l.err, context.DeadlineExceeded)
 }
 
-// loadAlone loads without a lease: there is no store, or it cannot be asked.
+// loadAlone loads without a lease: there is no store, it cannot be asked, or it
+// says that it cannot hold the value.
 func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 	c := m.c
+	start := c.local.Now()
+	reachable := c.remote == nil || m.unstorable
 	l, err := m.loadInPlace(ctx)
 	if err != nil {
-		return m.failed(err, c.remote == nil)
+		return m.failed(err, reachable)
 	}
 	switch {
 	case l.err == nil || l.notFound():
 		e := c.entry(l, m.stamp)
-		if c.remote != nil {
+		switch {
+		case !reachable:
 			e.Trusted = min(e.Trusted, until(c.local.Now(), degradedTTL))
-			e.Fresh = min(e.Fresh, e.Trusted)
+		case m.unstorable: // nothing refuses a late value here, so its time counts from the load's start
+			e.Trusted = min(e.Trusted, until(start, c.localTTL()))
 		}
+		e.Fresh = min(e.Fresh, e.Trusted)
 		if l.ttl > 0 {
 			m.publish = e
 		}
@@ -103,7 +109,7 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 	case !l.contextual():
 		m.rememberFailure(l.err, c.opts.ErrorTTL)
 	}
-	return m.failed(l.err, c.remote == nil)
+	return m.failed(l.err, reachable)
 }
 
 // degradedTTL is how long local keeps what was loaded without a lease, as nobody
@@ -148,26 +154,35 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], e *local.Entry[V], granted time.Time) {
 	c := m.c
 	if l.ttl <= 0 {
-		m.c.release(ctx, m.f.Key, lease)
+		c.release(ctx, m.f.Key, lease)
 		return
 	}
 	data, err := c.encode(l, e, granted)
-	if err != nil {
-		c.stats.unstorable.Add(1)
-		c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
-		c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
-		if ok, err := m.c.release(ctx, m.f.Key, lease); ok && err == nil {
-			m.publish = e // the lease was ours until now, so the value is not late
+	if err == nil {
+		err = m.fillWith(ctx, lease, data, after(l.ttl, c.opts.grace()), e)
+		if !errors.Is(err, store.ErrTooLarge) {
+			return
 		}
-		return
 	}
+	// The value cannot be stored. A mark in its place keeps the other processes from
+	// loading it one after the other, each hoping to store it; local has the value.
+	c.stats.unstorable.Add(1)
+	c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
+	c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
+	m.fillWith(ctx, lease, unstorableMark(e, l.ttl, granted), l.ttl, e)
+}
+
+// fillWith fills with data. If the store accepts it, e is published in local.
+func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byte, ttl time.Duration, e *local.Entry[V]) (err error) {
+	c := m.c
 	m.stamp = c.local.Stamp(m.f.Key) // the fill reads the value again, and arms for it
 	var ok bool
 	err = c.remote.do(ctx, m.f.Key, func(ctx context.Context) error {
-		ok, err = lease.Fill(ctx, data, after(l.ttl, c.opts.grace()))
+		ok, err = lease.Fill(ctx, data, ttl)
 		return err
 	})
 	switch {
+	case errors.Is(err, store.ErrTooLarge): // not applied, and the lease is still there
 	case err != nil: // nobody knows whether it was applied
 		c.releaseLater(ctx, m.f.Key, lease)
 	case !ok:
@@ -178,6 +193,7 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 		e.Stamp = m.stamp
 		m.publish = e
 	}
+	return err
 }
 
 // refused: the lease was lost, so the value is late. Whoever waited gets it; it is

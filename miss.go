@@ -38,6 +38,8 @@ type miss[K comparable, V any] struct {
 	// doubted: old may have been invalidated since it was read. It counts only while
 	// the store cannot be asked.
 	doubted bool
+	// unstorable: the store has said that it cannot hold the value.
+	unstorable bool
 	// publish is put into local when the flight lands, unless it was voided.
 	publish *local.Entry[V]
 	// again is set when the answer was a stale value: a refresh follows the landing,
@@ -160,9 +162,8 @@ func (m *miss[K, V]) run(ctx context.Context) outcome[V] {
 			return out
 		}
 	}
-	m.stamp = c.local.Stamp(m.f.Key)
 	switch {
-	case c.remote == nil:
+	case c.remote == nil || m.unstorable:
 		return m.loadAlone(ctx)
 	case m.lookErr != nil:
 		return m.withoutStore(ctx, m.lookErr)
@@ -206,8 +207,11 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 		m.old = e
 	}
 	now := c.local.Now()
+	fresh := now < e.Soft && e.Created != m.refreshing
 	switch {
-	case now < e.Soft && e.Created != m.refreshing:
+	case !e.Has(): // a mark that says that the value cannot be stored
+		m.unstorable = fresh
+	case fresh:
 		c.stats.storeHits.Add(1)
 		c.tell(Event{Kind: EventStoreHit, Key: m.f.Key, Age: time.Since(time.UnixMicro(e.Created))})
 		m.publish = e
@@ -237,6 +241,9 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		case store.Hit:
 			if out, ok := m.take(a.Item.Data); ok {
 				return out
+			}
+			if m.unstorable {
+				return m.loadAlone(ctx)
 			}
 		case store.Won:
 			return m.loadLeased(ctx, a.Lease)

@@ -3,28 +3,27 @@ package onefill
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/onefill/onefill/store"
 )
 
-// remote is a cache's way to its store: each operation bounded by StoreTimeout,
-// its outcome watched. When several operations in a row, over some time, were not
-// answered, the store is taken for unreachable: then one operation at a time goes
-// through as a probe, and the others fail at once.
+// remote is a cache's way to its store: each operation bounded by StoreTimeout, and
+// tried only if the server that has the key is not known to be unreachable.
 type remote struct {
 	session store.Session
 	timeout time.Duration
 	hears   healthListener
 
-	broken atomic.Bool  // pushes may have been missed since the last answer
-	failed atomic.Int32 // operations in a row that were not answered
-	since  atomic.Int64 // when the first of them began, Unix nanoseconds
-	isDown atomic.Bool
-	probe  atomic.Int64                // when the next probe may go, Unix nanoseconds
-	last   atomic.Pointer[store.Error] // why it is down
+	// A session that keeps its keys on several servers has a health for each.
+	sharded sharded // nil if it does not
+	whole   health
+	servers sync.Map     // by address: *health
+	downs   atomic.Int32 // how many of them are down
+
+	broken atomic.Bool // pushes may have been missed since the last answer
 }
 
 type healthListener interface {
@@ -34,43 +33,46 @@ type healthListener interface {
 	storeError(key string, err error)
 }
 
-const (
-	downAfter  = 3                      // failures in a row, and
-	downTime   = 100 * time.Millisecond // since the first of them: one cut connection fails many at once
-	probeEvery = 250 * time.Millisecond // while down
-	retryAfter = 10 * time.Millisecond  // what a store has to make a new connection
-)
+// sharded is what a session may offer beside store.Session: the server of a key.
+// Then a server that is down costs its share of the keys, not the cache.
+type sharded interface {
+	Server(key string) string
+}
+
+// retryAfter is what a store has to make a new connection.
+const retryAfter = 10 * time.Millisecond
 
 func newRemote(timeout time.Duration, hears healthListener) *remote {
 	return &remote{timeout: timeout, hears: hears}
 }
 
-func (r *remote) down() bool { return r.isDown.Load() }
-
-// skipped is the error of an operation that was not tried.
-func (r *remote) skipped() error {
-	e := store.Error{Service: "store", Op: "ask", Unavailable: true, Err: errors.New("no answer")}
-	if last := r.last.Load(); last != nil {
-		e = *last
-	}
-	e.Err = fmt.Errorf("not asked, as it was unreachable a moment ago: %w", e.Err)
-	return &e
+// attach completes the remote with its session.
+func (r *remote) attach(s store.Session) {
+	r.session = s
+	r.sharded, _ = s.(sharded)
 }
 
-// admit says whether an operation may be tried.
-func (r *remote) admit() bool {
-	if !r.isDown.Load() {
-		return true
+// down says whether the store, or a part of it, is taken for unreachable.
+func (r *remote) down() bool { return r.downs.Load() > 0 }
+
+// health returns what is known of the server of a key.
+func (r *remote) health(key string) *health {
+	if r.sharded == nil {
+		return &r.whole
 	}
-	now, next := time.Now().UnixNano(), r.probe.Load()
-	return now >= next && r.probe.CompareAndSwap(next, now+int64(probeEvery))
+	server := r.sharded.Server(key)
+	if h, ok := r.servers.Load(server); ok {
+		return h.(*health)
+	}
+	h, _ := r.servers.LoadOrStore(server, &health{})
+	return h.(*health)
 }
 
 // do runs one operation. ctx bounds it too, but its end says nothing about the
 // store.
 func (r *remote) do(ctx context.Context, key string, op func(context.Context) error) error {
-	if !r.admit() {
-		return r.skipped()
+	if h := r.health(key); !h.admit() {
+		return h.skipped()
 	}
 	return r.must(ctx, key, op)
 }
@@ -92,7 +94,7 @@ func (r *remote) must(ctx context.Context, key string, op func(context.Context) 
 func (r *remote) twice(ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
 	err := r.do(ctx, key, op)
-	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.down() || time.Since(start) > r.timeout/2 {
+	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).isDown.Load() || time.Since(start) > r.timeout/2 {
 		return err
 	}
 	t := time.NewTimer(retryAfter)
@@ -105,40 +107,26 @@ func (r *remote) twice(ctx context.Context, key string, op func(context.Context)
 	return r.do(ctx, key, op)
 }
 
-// learn draws its conclusions from the outcome of an operation that began at start.
+// learn passes the outcome of an operation on: to the observer, and to those who
+// have to know when the store goes away or comes back.
 func (r *remote) learn(ctx context.Context, key string, err error, start time.Time) {
 	if err != nil {
 		r.hears.storeError(key, err)
 	}
-	if errors.Is(err, store.ErrUnavailable) {
-		if ctx.Err() != nil {
-			return // the caller's context ended: no sign of the store's health
-		}
-		n := r.failed.Add(1)
-		if n == 1 {
-			r.since.Store(start.UnixNano())
-		}
-		long := time.Since(time.Unix(0, r.since.Load())) >= downTime
-		if n >= downAfter && long && r.isDown.CompareAndSwap(false, true) {
-			if e := (*store.Error)(nil); errors.As(err, &e) {
-				r.last.Store(e)
-			}
-			r.probe.Store(time.Now().UnixNano() + int64(probeEvery))
-			r.hears.storeDown(err)
-		}
-		return
+	if key == "" && r.sharded != nil {
+		return // of several servers: which one has failed is not known
 	}
-	if errors.Is(err, context.Canceled) {
-		return
-	}
-	if r.failed.Load() != 0 {
-		r.failed.Store(0)
-	}
-	broken := r.broken.Load() && r.broken.CompareAndSwap(true, false)
+	wentDown, cameUp := r.health(key).learn(ctx, err, start)
 	switch {
-	case r.isDown.Load() && r.isDown.CompareAndSwap(true, false):
+	case wentDown:
+		r.downs.Add(1)
+		r.hears.storeDown(err)
+	case cameUp:
+		r.downs.Add(-1)
 		r.hears.storeUp()
-	case broken:
+	}
+	if answered := err == nil || !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.Canceled); answered &&
+		r.broken.Load() && r.broken.CompareAndSwap(true, false) {
 		r.hears.mended()
 	}
 }

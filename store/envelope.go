@@ -16,7 +16,7 @@ import (
 //
 //	 0  2  magic "1f"
 //	 2  1  format, 1
-//	 3  1  kind: 'v' value, 'n' not found, 'f' failure
+//	 3  1  kind: 'v' value, 'n' not found, 'f' failure, 'u' unstorable
 //	 4  4  codec: which codec wrote the payload
 //	 8 16  version: a time-ordered id, minted when the lease was granted
 //	24  8  created, µs since 1970
@@ -47,6 +47,9 @@ const (
 	KindValue    Kind = 'v'
 	KindNotFound Kind = 'n' // the origin said that the row does not exist
 	KindFailure  Kind = 'f' // a load failed; the payload is the message
+	// KindUnstorable marks a key whose value cannot be stored, for its size or its
+	// form: everybody loads it, and nobody waits for the other's load.
+	KindUnstorable Kind = 'u'
 )
 
 // Envelope is a stored value with what is known about it.
@@ -111,7 +114,7 @@ func Decode(data []byte) (Envelope, error) {
 		Payload:    data[HeaderBytes:],
 	}
 	switch e.Kind {
-	case KindValue, KindNotFound, KindFailure:
+	case KindValue, KindNotFound, KindFailure, KindUnstorable:
 		return e, nil
 	}
 	return Envelope{}, fmt.Errorf("%w: kind %q", ErrUndecodable, data[3])

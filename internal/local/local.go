@@ -34,7 +34,7 @@ type Entry[V any] struct {
 
 // Rare is what few entries have.
 type Rare struct {
-	Absent bool // there is no value: only a failure is remembered
+	Absent bool // there is no value: only a failure is remembered, or that the store cannot hold it
 	// NotFound: the origin said that the row does not exist.
 	NotFound bool
 	// Failure of the last load, remembered until FailedUntil.

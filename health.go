@@ -1,0 +1,79 @@
+package onefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/onefill/onefill/store"
+)
+
+// health is what is known of one server of the store: a circuit breaker. When
+// several operations in a row, over some time, were not answered, the server is
+// taken for unreachable: then one operation at a time goes through as a probe, and
+// the others fail at once. The first answer ends that.
+type health struct {
+	failed atomic.Int32 // operations in a row that were not answered
+	since  atomic.Int64 // when the first of them began, Unix nanoseconds
+	isDown atomic.Bool
+	probe  atomic.Int64                // when the next probe may go, Unix nanoseconds
+	last   atomic.Pointer[store.Error] // why it is down
+}
+
+const (
+	downAfter  = 3                      // failures in a row, and
+	downTime   = 100 * time.Millisecond // since the first of them: one cut connection fails many at once
+	probeEvery = 250 * time.Millisecond // while down
+)
+
+// admit says whether an operation may be tried.
+func (h *health) admit() bool {
+	if !h.isDown.Load() {
+		return true
+	}
+	now, next := time.Now().UnixNano(), h.probe.Load()
+	return now >= next && h.probe.CompareAndSwap(next, now+int64(probeEvery))
+}
+
+// skipped is the error of an operation that was not tried.
+func (h *health) skipped() error {
+	e := store.Error{Service: "store", Op: "ask", Unavailable: true, Err: errors.New("no answer")}
+	if last := h.last.Load(); last != nil {
+		e = *last
+	}
+	e.Err = fmt.Errorf("not asked, as it was unreachable a moment ago: %w", e.Err)
+	return &e
+}
+
+// learn draws its conclusions from the outcome of an operation that began at start,
+// and says whether they changed its mind. An operation whose caller's context ended
+// is no sign of anything.
+func (h *health) learn(ctx context.Context, err error, start time.Time) (wentDown, cameUp bool) {
+	switch {
+	case errors.Is(err, store.ErrUnavailable):
+		if ctx.Err() != nil {
+			return false, false
+		}
+		n := h.failed.Add(1)
+		if n == 1 {
+			h.since.Store(start.UnixNano())
+		}
+		long := time.Since(time.Unix(0, h.since.Load())) >= downTime
+		if n < downAfter || !long || !h.isDown.CompareAndSwap(false, true) {
+			return false, false
+		}
+		if e := (*store.Error)(nil); errors.As(err, &e) {
+			h.last.Store(e)
+		}
+		h.probe.Store(time.Now().UnixNano() + int64(probeEvery))
+		return true, false
+	case errors.Is(err, context.Canceled):
+		return false, false
+	}
+	if h.failed.Load() != 0 { // read first: every operation comes by here
+		h.failed.Store(0)
+	}
+	return false, h.isDown.Load() && h.isDown.CompareAndSwap(true, false)
+}
