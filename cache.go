@@ -27,7 +27,8 @@ type Cache[K comparable, V any] struct {
 	limiting sync.Mutex
 	remote   *remote // nil without a store
 	stats    counters
-	timers   sync.Pool // of *time.Timer, so that a herd of waiters makes none
+	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
+	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
 
 	life   context.Context // ends when Close gives up waiting
 	end    context.CancelFunc

@@ -82,6 +82,9 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp) (*local.Entry[V], e
 	if err != nil {
 		return nil, err
 	}
+	if c.lastCost.Load() == 0 {
+		c.lastCost.Store(int64(env.Cost))
+	}
 	now := c.local.Now()
 	e := &local.Entry[V]{
 		Created: env.Created.UnixMicro(),

@@ -366,6 +366,7 @@ func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 		}
 	}
 	cost := time.Since(start)
+	c.lastCost.Store(int64(cost))
 	c.tell(Event{Kind: EventLoad, Key: skey, Took: cost, Err: r.err})
 	return r.value, r.err, cost, in
 }

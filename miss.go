@@ -292,7 +292,7 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
 		c.stats.leaseWaits.Add(1)
 	}
 	left := time.Duration(m.f.Until() - start)
-	pause := pollAfter(time.Duration(start - m.waiting))
+	pause := pollAfter(time.Duration(start-m.waiting), time.Duration(c.lastCost.Load()))
 	var woken <-chan struct{}
 	if a.Watch != nil {
 		defer a.Watch.Stop()
@@ -326,12 +326,16 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
 // eighth to a quarter of the time waited so far, at random. So the pauses grow
 // exponentially, the waiters of a fleet spread out, the answer is late by a few
 // per cent of the load's time, and the number of questions grows with its logarithm.
+// The first pause is guided by what a load of this cache has cost, as far as known.
 const (
 	pollFloor   = 10 * time.Millisecond
 	pollCeiling = 500 * time.Millisecond
 )
 
-func pollAfter(waited time.Duration) time.Duration {
+func pollAfter(waited, cost time.Duration) time.Duration {
+	if waited == 0 {
+		waited = 2 * cost // a quarter to half of the load: it may have begun some time ago
+	}
 	least := min(max(waited/8, pollFloor), pollCeiling/2)
 	return least + time.Duration(rand.Int64N(int64(least)))
 }
