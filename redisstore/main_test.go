@@ -199,6 +199,9 @@ func (r *rig) win(key string) store.Lease {
 	if a.State != store.Won {
 		r.t.Fatalf("Acquire(%q) = %s, want won", key, a.State)
 	}
+	// The winner hears its own write of the lease behind its reply, and before the
+	// next one. Whoever asks from here on is not woken by it.
+	ok(r.t, r.Ping(r.ctx))
 	return a.Lease
 }
 

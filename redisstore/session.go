@@ -109,9 +109,10 @@ func (s *session) acquire(ctx context.Context, c *conn, key, value string, req s
 	if req.Seen != nil {
 		seen = "=" + string(req.Seen)
 	}
-	// Marked, since the winner hears its own write of the lease: it must not wake
-	// those of this process who ask right after it.
-	reply, err := s.store.runMarked(ctx, c, call{
+	// Not marked: the winner hears its own write of the lease, and that may wake
+	// somebody of this process who has asked right after it. He asks once more; a
+	// marker would be one more command for everybody.
+	reply, err := s.store.run(ctx, c, call{
 		script: acquireScript,
 		keys:   []string{l.value, l.lease},
 		args:   []string{l.claim, millis(req.TTL), seen, markBytes},
