@@ -68,13 +68,16 @@ func TestReadmePrograms(t *testing.T) {
 	}
 }
 
-// The lines that switch a cache to Redis compile.
-func TestReadmeRedisLine(t *testing.T) {
+// The lines that switch a cache to Redis, or to memcached, compile.
+func TestReadmeStoreLines(t *testing.T) {
 	readme := documents(t)["README.md"]
 	const line = "Store: redisstore.New(client),"
+	const memcached = `Store: memcachestore.New("10.0.0.1:11211", "10.0.0.2:11211"),`
 	const open = `redisstore.Open("redis://localhost:6379")`
-	if !strings.Contains(readme, line) || !strings.Contains(readme, open) {
-		t.Fatalf("README.md does not hold %q and %q", line, open)
+	for _, text := range []string{line, memcached, open} {
+		if !strings.Contains(readme, text) {
+			t.Fatalf("README.md does not hold %q", text)
+		}
 	}
 	program := `package main
 
@@ -83,6 +86,7 @@ import (
 	"fmt"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/memcachestore"
 	"github.com/onefill/onefill/redisstore"
 	"github.com/redis/rueidis"
 )
@@ -94,12 +98,19 @@ func options(client rueidis.Client) onefill.Options[int64, string] {
 	}
 }
 
+func onMemcached() onefill.Options[int64, string] {
+	return onefill.Options[int64, string]{
+		Load:  func(context.Context, int64) (string, error) { return "", nil },
+		` + memcached + `
+	}
+}
+
 func main() {
 	store, err := ` + open + `
-	fmt.Println(store != nil, err)
+	fmt.Println(store != nil, err, onMemcached().Store != nil)
 }
 `
-	if got := run(t, program); got != "true <nil>\n" {
+	if got := run(t, program); got != "true <nil> true\n" {
 		t.Errorf("it prints %q", got)
 	}
 }
@@ -120,7 +131,7 @@ func run(t *testing.T, program string) string {
 	}
 	write("main.go", program)
 	write("go.mod", "module readme\n\ngo 1.25.0\n")
-	write("go.work", "go 1.25.0\n\nuse (\n\t.\n\t"+here+"\n\t"+filepath.Join(here, "redisstore")+"\n)\n")
+	write("go.work", "go 1.25.0\n\nuse (\n\t.\n\t"+here+"\n\t"+filepath.Join(here, "redisstore")+"\n\t"+filepath.Join(here, "memcachestore")+"\n)\n")
 	cmd := exec.Command("go", "run", ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work"), "GOFLAGS=")

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/memcachestore"
 	"github.com/onefill/onefill/redisstore"
 	"github.com/onefill/onefill/store"
 )
@@ -84,7 +85,7 @@ func (c *child) open(ctx context.Context) error {
 		c.aside, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: mustAddress(c.cfg.Redis), DisableCache: true})
 		return err
 	}
-	st, closeStore, err := openStore(c.cfg.Redis, c.cfg.Store)
+	st, closeStore, err := c.openStore()
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,15 @@ func (c *child) options(st store.Store) onefill.Options[string, row] {
 	}
 }
 
-// openStore makes a store the way a user would.
+func (c *child) openStore() (store.Store, func() error, error) {
+	if c.cfg.Memcached != nil {
+		st := memcachestore.New(c.cfg.Memcached...)
+		return st, st.Close, nil
+	}
+	return openStore(c.cfg.Redis, c.cfg.Store)
+}
+
+// openStore makes a store on Redis the way a user would.
 func openStore(url string, kind storeKind) (st *redisstore.Store, done func() error, err error) {
 	switch kind {
 	case viaNew:

@@ -1,6 +1,7 @@
-// Package integration tests onefill, redisstore, a real Redis and a real
-// PostgreSQL together: with processes that are killed and paused, connections
-// that are cut, and servers that freeze, restart or forget. It has tests only.
+// Package integration tests onefill, redisstore and memcachestore, a real Redis or
+// memcached and a real PostgreSQL together: with processes that are killed and
+// paused, connections that are cut, and servers that freeze, restart or forget. It
+// has tests only.
 //
 // A process of a test is this test binary, run again (child_test.go); the test
 // itself only tells it what to do and looks at what came out (fleet_test.go, proc_test.go).

@@ -19,7 +19,7 @@ type fleet []*proc
 // ended, and judged, when the test ends.
 func startFleet(t testing.TB, n int, cfg config) fleet {
 	t.Helper()
-	if cfg.Redis == "" {
+	if cfg.Redis == "" && cfg.Memcached == nil {
 		cfg.Redis = sharedRedis.Get(t).URL()
 	}
 	if cfg.Name == "" {
@@ -32,8 +32,11 @@ func startFleet(t testing.TB, n int, cfg config) fleet {
 	f := make(fleet, n)
 	for i := range f {
 		own := cfg
-		if own.Store == "" {
+		if own.Store == "" && own.Memcached == nil {
 			own.Store = []storeKind{viaOpen, viaNew}[i%2]
+		}
+		if len(cfg.Taps) > 0 {
+			own.Memcached = []string{cfg.Taps[i].addr}
 		}
 		f[i] = startProc(t, i, own)
 	}

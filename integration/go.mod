@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/onefill/onefill v0.0.0
+	github.com/onefill/onefill/memcachestore v0.0.0
 	github.com/onefill/onefill/redisstore v0.0.0
 	github.com/redis/rueidis v1.0.79
 )
@@ -21,5 +22,6 @@ require (
 
 replace (
 	github.com/onefill/onefill => ../
+	github.com/onefill/onefill/memcachestore => ../memcachestore
 	github.com/onefill/onefill/redisstore => ../redisstore
 )

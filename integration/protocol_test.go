@@ -14,6 +14,8 @@ import (
 // config is what a child is started with. Zero options mean onefill's defaults.
 type config struct {
 	Redis, Postgres string
+	Memcached       []string // instead of Redis: the servers of a memcachestore
+	Taps            []*tap   `json:"-"` // the way of each process to its one memcached
 	Store           storeKind
 	Name            string
 	Origin          int // connections to PostgreSQL

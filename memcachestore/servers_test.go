@@ -60,6 +60,38 @@ func TestRing(t *testing.T) {
 	t.Logf("shares %v, moved %d of %d", share, moved, keys)
 }
 
+// Server names the server on which a key's item lies, for hashed keys too.
+func TestServerOfAKey(t *testing.T) {
+	t.Parallel()
+	wires, addrs := map[string]*wire{}, []string{}
+	for range 3 {
+		addr := servertest.Memcached(t, servers.MemcachedOptions{}).Addr()
+		wires[addr], addrs = dialWire(t, addr), append(addrs, addr)
+	}
+	r := attach(t, open(t, addrs...))
+	s := r.Session.(*session)
+	used := map[string]int{}
+	for i := range 40 {
+		key := strings.Repeat("k ", i%2) + strconv.Itoa(i)
+		r.set(key, key)
+		item, _, err := itemKey(sha, r.name, key)
+		ok(t, err)
+		used[s.Server(key)]++
+		for addr, w := range wires {
+			if got, here := w.say("mg %s", item), addr == s.Server(key); (got == "HD") != here {
+				t.Errorf("%s answers %q for %q, which is said to lie on %s", addr, got, key, s.Server(key))
+			}
+		}
+	}
+	if len(used) != 3 {
+		t.Errorf("40 keys lie on %v", used)
+	}
+	tooLong := strings.Repeat("k", maxKey+1)
+	if got := s.Server(tooLong); wires[got] == nil {
+		t.Errorf("Server of a key that no server takes is %q", got)
+	}
+}
+
 // One of three servers is frozen, killed, and comes back: its keys fail, in bounded
 // time, the others' are not touched; afterwards it is used again without anybody's
 // doing.

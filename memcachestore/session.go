@@ -38,6 +38,20 @@ const lateTimeout = 5 * time.Second
 // and may change when one that was down is met for the first time.
 func (s *session) Features() store.Features { return s.st.features() }
 
+// Server returns the address of the server that has a key, as it was given. The core
+// asks for it so that a server that is down costs its own keys, not the cache.
+func (s *session) Server(key string) string {
+	ring := s.st.ring
+	if len(ring.nodes) == 1 {
+		return ring.nodes[0].addr.text
+	}
+	item, _, err := itemKey(s.st.hash, s.name, key)
+	if err != nil {
+		return ring.nodes[0].addr.text // no server has such a key, and every operation says so
+	}
+	return ring.node(item).addr.text
+}
+
 // at finds the place of a key.
 func (s *session) at(op, key string) (place, error) {
 	if s.closed.Load() {

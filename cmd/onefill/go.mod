@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/onefill/onefill v0.0.0
+	github.com/onefill/onefill/memcachestore v0.0.0
 	github.com/onefill/onefill/redisstore v0.0.0
 )
 

@@ -20,12 +20,17 @@ and stopped afterwards. --redis and --postgres take existing ones: the lab uses
 names of its own there and removes them. Otherwise miniredis and SQLite, which
 are built in, stand in; the output says so.
 
+--store memcached plays it on memcached, on a private one or the one that
+--memcached names. For memcached nothing stands in. Its clock counts seconds, so
+the lease lasts whole seconds, two at least.
+
 The lab asserts what onefill guarantees; for the other modes it reports what
 happened. It writes report.html, two plots and the raw logs to a directory.
 
 Figures: loads are counted in a row of the database by each operation itself.
-Commands are what the store's server executed (INFO commandstats, so everybody
-who uses a given server counts; a script counts, and each command in it).
+Commands are what the store's server executed, so everybody who uses a given
+server counts: by Redis's INFO commandstats, where a script counts, and each
+command in it; by memcached's stats.
 
 `
 
@@ -41,11 +46,18 @@ func newLab() *cobra.Command {
 		Long:  labLong + exitHelp,
 		Example: "  onefill lab\n" +
 			"  onefill lab --scenario S1,S5 --mode naive,onefill --callers 100\n" +
-			"  onefill lab --redis redis://localhost:6379 --postgres postgres://localhost/test",
+			"  onefill lab --redis redis://localhost:6379 --postgres postgres://localhost/test\n" +
+			"  onefill lab --store memcached",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.Scenarios = lab.Select(cfg.Scenarios, lab.ScenarioIDs())
 			cfg.Modes = lab.Select(cfg.Modes, lab.Modes)
+			if cfg.Memcached != "" && cfg.Redis == "" && !cmd.Flags().Changed("store") {
+				cfg.Store = lab.StoreMemcached
+			}
+			if !cmd.Flags().Changed("lease") {
+				cfg.Lease = lab.DefaultLease(cfg.Store)
+			}
 			return runLab(cmd, cfg, asJSON)
 		},
 	}
@@ -53,11 +65,13 @@ func newLab() *cobra.Command {
 	f.IntVar(&cfg.Processes, "processes", cfg.Processes, "reader processes")
 	f.IntVar(&cfg.Callers, "callers", cfg.Callers, "callers in all processes together")
 	f.DurationVar(&cfg.Load, "load", cfg.Load, "what one operation of the database takes")
-	f.DurationVar(&cfg.Lease, "lease", cfg.Lease, "onefill's LeaseTTL, and the lock recipe's expiry")
+	f.DurationVar(&cfg.Lease, "lease", cfg.Lease, "onefill's LeaseTTL, and the lock recipe's expiry (default with memcached: "+lab.DefaultLease(lab.StoreMemcached).String()+")")
 	f.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "bound on every caller's wait")
 	f.StringSliceVar(&cfg.Scenarios, "scenario", cfg.Scenarios, "scenarios to play, of "+strings.Join(lab.ScenarioIDs(), ", "))
 	f.StringSliceVar(&cfg.Modes, "mode", cfg.Modes, "modes to play them in, of "+strings.Join(lab.Modes, ", "))
+	f.StringVar(&cfg.Store, "store", cfg.Store, "shared cache, of "+strings.Join(lab.StoreKinds, ", "))
 	f.StringVar(&cfg.Redis, "redis", "", "URL of an existing Redis or Valkey")
+	f.StringVar(&cfg.Memcached, "memcached", "", "address of an existing memcached, host:port or unix:/path; implies --store memcached")
 	f.StringVar(&cfg.Postgres, "postgres", "", "URL of an existing PostgreSQL; needs the right to create a schema")
 	f.BoolVar(&cfg.Embedded, "embedded", false, "use the built-in miniredis and SQLite whatever is installed")
 	f.StringVar(&cfg.Out, "out", "", "directory for report and logs (default: a new one among the temporary files)")

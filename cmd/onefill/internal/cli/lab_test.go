@@ -53,12 +53,14 @@ type labResult struct {
 	Processes, Callers            int
 	Loads, Errors                 int
 	Identical, Ok, Asserted       bool
-	NotFound                      int    `json:"not_found"`
-	ElapsedMS                     int64  `json:"elapsed_ms"`
-	StoreVersion                  string `json:"store_version"`
-	StoreHolds                    string `json:"store_holds"`
-	StaleAnswers                  *int   `json:"stale_answers"`
-	Freed                         *bool  `json:"freed_anothers_lease"`
+	NotFound                      int     `json:"not_found"`
+	ElapsedMS                     int64   `json:"elapsed_ms"`
+	LoadMS                        float64 `json:"load_ms"`
+	LeaseMS                       float64 `json:"lease_ms"`
+	StoreVersion                  string  `json:"store_version"`
+	StoreHolds                    string  `json:"store_holds"`
+	StaleAnswers                  *int    `json:"stale_answers"`
+	Freed                         *bool   `json:"freed_anothers_lease"`
 	Commands                      int64
 	Failed                        []string
 }

@@ -26,6 +26,13 @@ func TestBadInput(t *testing.T) {
 		{"lab --scenario S1,S9", `unknown scenario "S9"; known: S1, S2, S3, S4, S5, S6, release`},
 		{"lab --mode fast", `unknown mode "fast"; known: naive, local, lock, onefill`},
 		{"lab --embedded --redis redis://x", "excludes --redis"},
+		{"lab --embedded --store memcached", "--embedded: there is no built-in memcached"},
+		{"lab --store etcd", `unknown store "etcd"; known: redis, memcached`},
+		{"lab --redis redis://x --memcached x:1", "--memcached: excludes --redis"},
+		{"lab --store redis --memcached x:1", "--memcached: excludes --store redis"},
+		{"lab --store memcached --lease 1500ms", "--lease: 1.5s; memcached takes whole seconds, 2s at least"},
+		{"lab --memcached localhost", "--memcached: cannot use the server"},
+		{"lab --memcached 127.0.0.1:1", "127.0.0.1:1"},
 		{"lab --out /dev/null/x", "--out"},
 		{"lab --nonsense", "--nonsense"},
 		{"lab now", `unknown command "now"`},
@@ -53,7 +60,7 @@ func TestHelpNamesExitCodesAndScenarios(t *testing.T) {
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, release", "naive, local, lock, onefill", "--embedded", "--json"} {
+	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, release", "naive, local, lock, onefill", "--embedded", "--json", "--memcached", "redis, memcached"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the help has no %q", want)
 		}

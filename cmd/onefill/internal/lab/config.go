@@ -16,8 +16,9 @@ type Config struct {
 	Timeout   time.Duration // for one scenario in one mode
 	Scenarios []string      // ids, in the order of [Scenarios]
 	Modes     []string      // names, in the order of [Modes]
-	Store     string        // kind of the store: "redis"
+	Store     string        // kind of the store: "redis" or "memcached"
 	Redis     string        // URL of an existing server, or empty
+	Memcached string        // host:port or unix:/path of an existing server, or empty
 	Postgres  string        // URL of an existing server, or empty
 	Embedded  bool          // use miniredis and SQLite whatever is installed
 	Out       string        // directory for report and logs; empty: a new temporary one
@@ -29,12 +30,21 @@ func Defaults() Config {
 		Processes: 3,
 		Callers:   12,
 		Load:      250 * time.Millisecond,
-		Lease:     time.Second,
+		Lease:     DefaultLease(StoreRedis),
 		Timeout:   30 * time.Second,
 		Scenarios: ScenarioIDs(),
 		Modes:     slices.Clone(Modes),
 		Store:     StoreRedis,
 	}
+}
+
+// DefaultLease is the lease for a kind of store. memcached's shortest takes two
+// seconds, as its clock ticks once a second.
+func DefaultLease(store string) time.Duration {
+	if store == StoreMemcached {
+		return minMemcachedLease
+	}
+	return time.Second
 }
 
 // InputError says which flag is wrong and what is allowed. The command ends with
@@ -52,7 +62,9 @@ const (
 	maxProcesses = 64
 	maxCallers   = 10_000
 	minLease     = 20 * time.Millisecond
-	maxDuration  = time.Hour
+
+	minMemcachedLease = 2 * time.Second
+	maxDuration       = time.Hour
 )
 
 // Validate returns an [*InputError] for the first field that cannot be used.
@@ -73,17 +85,37 @@ func (c Config) Validate() error {
 			c.Timeout, c.slowest(), c.Load, c.Lease)
 	case c.Timeout > maxDuration:
 		return badInput("timeout", "%v; at most %v is allowed", c.Timeout, maxDuration)
-	case !slices.Contains(storeKinds, c.Store):
-		return badInput("store", "unknown store %q; known: %s", c.Store, strings.Join(storeKinds, ", "))
-	case c.Embedded && c.Redis != "":
-		return badInput("embedded", "excludes --redis")
-	case c.Embedded && c.Postgres != "":
-		return badInput("embedded", "excludes --postgres")
+	}
+	if err := c.checkServers(); err != nil {
+		return err
 	}
 	if err := checkNames("scenario", c.Scenarios, ScenarioIDs()); err != nil {
 		return err
 	}
 	return checkNames("mode", c.Modes, Modes)
+}
+
+// checkServers checks the fields that say which servers are used.
+func (c Config) checkServers() error {
+	switch {
+	case !slices.Contains(StoreKinds, c.Store):
+		return badInput("store", "unknown store %q; known: %s", c.Store, strings.Join(StoreKinds, ", "))
+	case c.Redis != "" && c.Memcached != "":
+		return badInput("memcached", "excludes --redis")
+	case c.Redis != "" && c.Store != StoreRedis:
+		return badInput("redis", "excludes --store %s", c.Store)
+	case c.Memcached != "" && c.Store != StoreMemcached:
+		return badInput("memcached", "excludes --store %s", c.Store)
+	case c.Embedded && c.Redis != "":
+		return badInput("embedded", "excludes --redis")
+	case c.Embedded && c.Postgres != "":
+		return badInput("embedded", "excludes --postgres")
+	case c.Embedded && c.Store == StoreMemcached:
+		return badInput("embedded", "there is no built-in memcached; install it, or name one with --memcached")
+	case c.Store == StoreMemcached && (c.Lease < minMemcachedLease || c.Lease%time.Second != 0):
+		return badInput("lease", "%v; memcached takes whole seconds, %v at least", c.Lease, minMemcachedLease)
+	}
+	return nil
 }
 
 func checkNames(flag string, given, known []string) error {

@@ -65,7 +65,7 @@ func (l *local) Get(ctx context.Context, key string) (answer, error) {
 	return a, err
 }
 
-// lock is the common recipe: SET NX with an expiry, losers sleep and read again
+// lock is the common recipe: SET NX (memcached: add) with an expiry, losers sleep and read again
 // and in the end load themselves, and whoever held the lock deletes it, without
 // a look at whose it is by then.
 type lock struct{ naive }

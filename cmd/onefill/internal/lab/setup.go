@@ -33,6 +33,7 @@ const (
 )
 
 const (
+	noteMemcached = "memcached tells nobody of changes: waiting processes poll with growing pauses, and local entries last 50 ms. Its clock counts whole seconds."
 	noteMiniredis = "The store is the embedded miniredis, in this program: no pushes, so waiting processes poll, and no real server's timing."
 	noteSQLite    = "The origin is the embedded SQLite, a file that the readers share: it counts the operations, but the wait is in the loader, since SQLite has no server to wait in."
 )
@@ -40,33 +41,58 @@ const (
 // startStore finds or starts the store.
 func (r *run) startStore(ctx context.Context) (err error) {
 	env := &r.report.Environment
-	switch {
-	case r.cfg.Redis != "":
-		env.StoreHow = howGiven
-		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
-		defer cancel()
-		if r.store, err = attachRedis(connectCtx, strings.TrimSuffix(r.cfg.Redis, "/")); err != nil {
-			return badInput("redis", "cannot use the server at %s: %v", hostOf(r.cfg.Redis), withoutURL(err))
-		}
-	case r.cfg.Embedded:
-		r.store, err = startMiniredis()
-	default:
-		env.StoreHow = howPrivate
-		r.store, err = startPrivateRedis(ctx)
-		if errors.Is(err, servers.ErrNotInstalled) {
-			r.note("%v; --redis takes an existing server.", err)
-			r.store, err = startMiniredis()
-		}
+	start := r.startRedis
+	if r.cfg.Store == StoreMemcached {
+		start = r.startMemcached
 	}
-	if err != nil {
+	var input *InputError
+	switch env.StoreHow, err = start(ctx); {
+	case errors.As(err, &input):
+		return err
+	case err != nil:
 		return fmt.Errorf("start the store: %w", err)
-	}
-	if r.store.name == "miniredis" {
-		env.StoreHow = howEmbedded
-		r.note(noteMiniredis)
 	}
 	env.Store, env.StoreVersion = r.store.name, r.store.version
 	return nil
+}
+
+func (r *run) startRedis(ctx context.Context) (how string, err error) {
+	switch {
+	case r.cfg.Redis != "":
+		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+		defer cancel()
+		if r.store, err = attachRedis(connectCtx, strings.TrimSuffix(r.cfg.Redis, "/")); err != nil {
+			err = badInput("redis", "cannot use the server at %s: %v", hostOf(r.cfg.Redis), withoutURL(err))
+		}
+		return howGiven, err
+	case !r.cfg.Embedded:
+		r.store, err = startPrivateRedis(ctx)
+		if !errors.Is(err, servers.ErrNotInstalled) {
+			return howPrivate, err
+		}
+		r.note("%v; --redis takes an existing server.", err)
+	}
+	r.note(noteMiniredis)
+	r.store, err = startMiniredis()
+	return howEmbedded, err
+}
+
+// startMemcached has nothing to fall back on: who asks for memcached wants to see it.
+func (r *run) startMemcached(ctx context.Context) (how string, err error) {
+	r.note(noteMemcached)
+	if addr := r.cfg.Memcached; addr != "" {
+		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+		defer cancel()
+		if r.store, err = attachMemcached(connectCtx, addr); err != nil {
+			err = badInput("memcached", "cannot use the server: %v", err) // it names the address
+		}
+		return howGiven, err
+	}
+	r.store, err = startPrivateMemcached(ctx)
+	if errors.Is(err, servers.ErrNotInstalled) {
+		err = fmt.Errorf("%w; --memcached takes an existing server", err)
+	}
+	return howPrivate, err
 }
 
 // startOrigin finds or starts the database and makes the lab's tables.

@@ -11,14 +11,17 @@ import (
 // StoreRedis is the kind of store for Redis, Valkey and the embedded miniredis.
 const StoreRedis = "redis"
 
-// storeKinds lists what --store takes. A new kind needs a case in openPlain,
+// StoreMemcached is the kind of store for memcached.
+const StoreMemcached = "memcached"
+
+// StoreKinds lists what --store takes. A new kind needs a case in openPlain,
 // openShared and startStore.
-var storeKinds = []string{StoreRedis}
+var StoreKinds = []string{StoreRedis, StoreMemcached}
 
 // storeSpec says where the store is; it goes to the reader processes.
 type storeSpec struct {
 	Kind string `json:"kind"`
-	URL  string `json:"url"`
+	URL  string `json:"url"` // memcached: host:port, or unix:/path
 }
 
 // plainStore is a shared cache as the recipes without onefill use it.
@@ -34,7 +37,7 @@ type plainStore interface {
 
 // storeServer is the parent's view of the store.
 type storeServer struct {
-	name    string // "redis", "valkey", "miniredis"
+	name    string // "redis", "valkey", "miniredis", "memcached"
 	version string
 	private bool // started for this run
 	spec    storeSpec
@@ -46,16 +49,22 @@ type storeServer struct {
 }
 
 func openPlain(ctx context.Context, spec storeSpec) (plainStore, error) {
-	if spec.Kind == StoreRedis {
+	switch spec.Kind {
+	case StoreRedis:
 		return openPlainRedis(ctx, spec.URL)
+	case StoreMemcached:
+		return openPlainMemcached(ctx, spec.URL)
 	}
 	return nil, fmt.Errorf("unknown kind of store %q", spec.Kind)
 }
 
 // openShared opens the store as onefill uses it.
 func openShared(spec storeSpec) (store.Store, func() error, error) {
-	if spec.Kind == StoreRedis {
+	switch spec.Kind {
+	case StoreRedis:
 		return openSharedRedis(spec.URL)
+	case StoreMemcached:
+		return openSharedMemcached(spec.URL)
 	}
 	return nil, nil, fmt.Errorf("unknown kind of store %q", spec.Kind)
 }

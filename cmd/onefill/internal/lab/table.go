@@ -95,9 +95,9 @@ func (t *table) verdict(res Result) string {
 
 // aboutMode says in a line what each mode is.
 var aboutMode = map[string]string{
-	ModeNaive:   "GET, load, SET",
+	ModeNaive:   "get, load, set",
 	ModeLocal:   "the same behind singleflight, which joins the misses of one process",
-	ModeLock:    "SET NX as a lock; losers sleep and look again, then load; DEL without owner check",
+	ModeLock:    "SET NX, or add, as a lock; losers sleep and look again, then load; delete without owner check",
 	ModeOnefill: "one lease a key in the whole fleet; what comes late is refused",
 }
 
