@@ -22,7 +22,9 @@ type Cache[K comparable, V any] struct {
 	log     *slog.Logger
 	local   *local.Cache[K, V]
 	flights *flight.Table[outcome[V]]
+	accept  func(*outcome[V]) bool // acceptInterim, made once
 	slots   *origin.Slots
+	alone   *origin.Slots // for loads without a lease though there is a store; taken before slots
 	// limiting orders the changes of the slots' limit; slots.mu is taken under it.
 	limiting sync.Mutex
 	remote   *remote // nil without a store
@@ -82,7 +84,9 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		codec: codecID(o.Codec.Name()),
 		log:   o.Logger.With("cache", o.Name),
 		slots: origin.NewSlots(o.MaxLoads),
+		alone: origin.NewSlots(o.MaxLoadsDegraded),
 	}
+	c.accept = c.acceptInterim
 	c.life, c.end = context.WithCancel(context.Background())
 	entries := o.Local.MaxEntries
 	if o.Local.Off {
@@ -127,12 +131,17 @@ func (c *Cache[K, V]) localTTL() time.Duration {
 	return c.opts.localTTL(c.remote != nil, c.remote != nil && c.remote.session.Features().Push)
 }
 
-// joinAge is how old a flight may be that is joined.
-func (c *Cache[K, V]) joinAge() time.Duration {
-	if c.remote == nil || c.remote.session.Features().Push && !c.remote.broken.Load() {
-		return 0 // who changes the key takes the flight out of the table
+// call is what a caller who waits until the moment until wants of a flight.
+func (c *Cache[K, V]) call(until int64) flight.Call[outcome[V]] {
+	if c.remote == nil {
+		return flight.Call[outcome[V]]{Until: until, Armed: true}
 	}
-	return c.localTTL()
+	return flight.Call[outcome[V]]{
+		Until:  until,
+		Armed:  c.remote.session.Features().Push && !c.remote.broken.Load(),
+		MaxAge: c.localTTL(),
+		Accept: c.accept, // who cannot have the interim looks at the store
+	}
 }
 
 // changed hears from the store that somebody else has changed a key.
@@ -143,9 +152,9 @@ func (c *Cache[K, V]) changed(key string) {
 
 // lost hears that pushes may have been missed.
 func (c *Cache[K, V]) lost() {
-	c.remote.broken.Store(true)
 	c.local.Broken()
 	c.flights.ChangedAll()
+	c.remote.broken.Store(true) // last: who clears it finds the rest done
 }
 
 // storeDown and storeUp are called by remote when its mind changes about the store,

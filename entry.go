@@ -24,7 +24,7 @@ func (c *Cache[K, V]) entry(l *loaded[V], stamp local.Stamp) *local.Entry[V] {
 		Cost:    uint32(min(l.cost.Microseconds(), math.MaxUint32)),
 	}
 	e.Fresh = min(e.Soft, e.Trusted)
-	if l.notFound() {
+	if l.notFound {
 		e.Rare = &local.Rare{NotFound: true}
 	} else if c.opts.Version != nil {
 		e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
@@ -77,7 +77,9 @@ func unstorableMark[V any](e *local.Entry[V], ttl time.Duration, granted time.Ti
 // decode is the entry of local for bytes from the store. Its expiry is judged by
 // this machine's clock, bounded by the TTL that it was stored with: a clock that is
 // slow cannot make the value live longer than a whole TTL from now.
-func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp) (*local.Entry[V], error) {
+//
+// asked is when the store was asked: what it says may have become old since then.
+func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], error) {
 	env, err := store.Decode(data)
 	if err != nil {
 		return nil, err
@@ -89,7 +91,7 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp) (*local.Entry[V], e
 	e := &local.Entry[V]{
 		Created: env.Created.UnixMicro(),
 		Soft:    now + int64(min(time.Until(env.SoftExpiry), env.SoftExpiry.Sub(env.Created))),
-		Trusted: until(now, c.localTTL()),
+		Trusted: until(asked, c.localTTL()),
 		Stamp:   stamp,
 		Cost:    uint32(min(env.Cost.Microseconds(), math.MaxUint32)),
 	}

@@ -39,6 +39,9 @@ func (c *Cache[K, V]) Validate() []string {
 	if used, limit, waiting := c.slots.State(); used != 0 || waiting != 0 || limit < 1 {
 		wrong = append(wrong, fmt.Sprintf("slots: %d used, %d waiting, limit %d", used, waiting, limit))
 	}
+	if used, _, waiting := c.alone.State(); used != 0 || waiting != 0 {
+		wrong = append(wrong, fmt.Sprintf("slots for loads without a lease: %d used, %d waiting", used, waiting))
+	}
 	s := c.Stats()
 	if s.LocalEntries > c.opts.Local.MaxEntries {
 		wrong = append(wrong, fmt.Sprintf("%d local entries, at most %d are allowed", s.LocalEntries, c.opts.Local.MaxEntries))

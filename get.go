@@ -167,7 +167,7 @@ func (c *Cache[K, V]) handOut(v V) V {
 // board joins the key's flight, or leads a new one, and waits for it.
 func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V]) (Result[V], error) {
 	start := c.local.Now()
-	f, leads := c.flights.Join(skey, until(start, c.opts.WaitTimeout), c.joinAge(), nil)
+	f, leads := c.flights.Join(skey, c.call(until(start, c.opts.WaitTimeout)))
 	if leads {
 		m := &miss[K, V]{c: c, f: f, key: key, load: load}
 		if out, ok := m.taxi(ctx); ok {
@@ -206,13 +206,18 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 // interim is what a refresh is about to replace, if that may still be served: a
 // caller who does not find it in local need not wait for the refresh.
 func (c *Cache[K, V]) interim(f *flight.Flight[outcome[V]]) (outcome[V], bool) {
-	if f.Interim == nil {
+	if f.Interim == nil || !c.acceptInterim(f.Interim) {
 		return outcome[V]{}, false
 	}
-	out, now := *f.Interim, c.local.Now()
-	out.stale = now >= out.entry.Soft
-	return out, c.local.Current(out.entry.Stamp) && now < out.entry.Trusted &&
-		(!out.stale || c.mayServeStale(out.entry, now))
+	out := *f.Interim
+	out.stale = c.local.Now() >= out.entry.Soft
+	return out, true
+}
+
+// acceptInterim is asked under the lock of the key's flights as well.
+func (c *Cache[K, V]) acceptInterim(out *outcome[V]) bool {
+	e, now := out.entry, c.local.Now()
+	return c.local.Current(e.Stamp) && now < e.Trusted && (now < e.Soft || c.mayServeStale(e, now))
 }
 
 // await waits for the flight's end, the end of ctx or t, which runs for WaitTimeout,
@@ -274,11 +279,12 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if err != nil {
 		return Result[V]{}, false, err
 	}
+	asked := c.local.Now()
 	item, err := c.remote.get(ctx, skey)
 	if err != nil || !item.Found {
 		return Result[V]{}, false, err
 	}
-	e, err = c.decode(item.Data, local.Stamp{})
+	e, err = c.decode(item.Data, local.Stamp{}, asked)
 	if err != nil || !e.Has() {
 		return Result[V]{}, false, nil // a miss, as for every reader
 	}

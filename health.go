@@ -16,7 +16,7 @@ import (
 // the others fail at once. The first answer ends that.
 type health struct {
 	failed atomic.Int32 // operations in a row that were not answered
-	since  atomic.Int64 // when the first of them began, Unix nanoseconds
+	since  atomic.Int64 // when the first of them began, Unix nanoseconds; 0: there is none
 	isDown atomic.Bool
 	probe  atomic.Int64                // when the next probe may go, Unix nanoseconds
 	last   atomic.Pointer[store.Error] // why it is down
@@ -43,9 +43,11 @@ func (h *health) skipped() error {
 	if last := h.last.Load(); last != nil {
 		e = *last
 	}
-	e.Err = fmt.Errorf("not asked, as it was unreachable a moment ago: %w", e.Err)
+	e.Err = fmt.Errorf("%w: %w", errNotAsked, e.Err)
 	return &e
 }
+
+var errNotAsked = errors.New("not asked, as it was unreachable a moment ago")
 
 // learn draws its conclusions from the outcome of an operation that began at start,
 // and says whether they changed its mind. An operation whose caller's context ended
@@ -56,12 +58,10 @@ func (h *health) learn(ctx context.Context, err error, start time.Time) (wentDow
 		if ctx.Err() != nil {
 			return false, false
 		}
-		n := h.failed.Add(1)
-		if n == 1 {
-			h.since.Store(start.UnixNano())
-		}
-		long := time.Since(time.Unix(0, h.since.Load())) >= downTime
-		if n < downAfter || !long || !h.isDown.CompareAndSwap(false, true) {
+		h.since.CompareAndSwap(0, start.UnixNano())
+		since := h.since.Load() // 0: an operation was answered in this moment
+		long := since != 0 && time.Since(time.Unix(0, since)) >= downTime
+		if h.failed.Add(1) < downAfter || !long || !h.isDown.CompareAndSwap(false, true) {
 			return false, false
 		}
 		if e := (*store.Error)(nil); errors.As(err, &e) {
@@ -74,6 +74,7 @@ func (h *health) learn(ctx context.Context, err error, start time.Time) (wentDow
 	}
 	if h.failed.Load() != 0 { // read first: every operation comes by here
 		h.failed.Store(0)
+		h.since.Store(0)
 	}
 	return false, h.isDown.Load() && h.isDown.CompareAndSwap(true, false)
 }

@@ -27,49 +27,38 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 		return err
 	}
 	l := &loaded[V]{value: v, ttl: jittered(c.opts.TTL, c.opts.Jitter)}
-	drop := func() { c.local.Drop(key) }
 	e := c.entry(l, local.Stamp{})
 	if c.remote == nil {
-		return c.setLocal(key, skey, e)
+		c.flights.Void(skey, func() { c.put(key, e) })
+		return nil
 	}
 	data, err := c.encode(l, e, time.Now())
 	if err != nil {
-		return errors.Join(fmt.Errorf("onefill: Set %q: %w", abbreviate(skey), err), c.Invalidate(ctx, key))
+		err = fmt.Errorf("onefill: Set %q: %w", abbreviate(skey), err)
+	} else {
+		err = c.setShared(ctx, key, skey, e, data, after(l.ttl, c.opts.grace()))
+		if !errors.Is(err, store.ErrTooLarge) {
+			return err
+		}
 	}
+	return errors.Join(err, c.Invalidate(ctx, key))
+}
+
+func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *local.Entry[V], data []byte, ttl time.Duration) error {
+	drop := func() { c.local.Drop(key) }
+	var publish func()
 	w := c.flights.BeginWrite(skey, drop)
+	defer func() { c.flights.EndWrite(w, drop, publish) }()
 	e.Stamp = c.local.Stamp(skey) // the write reads the value again, and arms for it
 	var stored bool
-	err = c.remote.must(ctx, skey, func(ctx context.Context) (err error) {
-		stored, err = c.remote.session.Set(ctx, skey, data, after(l.ttl, c.opts.grace()))
+	err := c.remote.must(ctx, skey, func(ctx context.Context) (err error) {
+		stored, err = c.remote.session.Set(ctx, skey, data, ttl)
 		return err
 	})
-	var publish func()
 	if err == nil && stored {
 		publish = func() { c.put(key, e) }
 	}
-	c.flights.EndWrite(w, drop, publish)
-	if errors.Is(err, store.ErrTooLarge) {
-		err = errors.Join(err, c.Invalidate(ctx, key))
-	}
 	return err
-}
-
-func (c *Cache[K, V]) setLocal(key K, skey string, e *local.Entry[V]) error {
-	older := false
-	drop := func() {
-		if there, _, _ := c.local.Get(key); there != nil && there.RowVersion() > e.RowVersion() && e.RowVersion() != 0 {
-			older = true
-			return
-		}
-		c.local.Drop(key)
-	}
-	w := c.flights.BeginWrite(skey, drop)
-	c.flights.EndWrite(w, func() {}, func() {
-		if !older {
-			c.local.Put(key, e)
-		}
-	})
-	return nil
 }
 
 // Invalidate removes the keys everywhere: in this process, in the store, and in
@@ -136,18 +125,19 @@ func (c *Cache[K, V]) write(ctx context.Context, keys []K, drop func(K), apply f
 	for i, skey := range skeys {
 		writes[i] = c.flights.BeginWrite(skey, func() { drop(keys[i]) })
 	}
-	var err error
-	if c.remote != nil {
-		key := ""
-		if len(skeys) == 1 {
-			key = skeys[0]
+	defer func() {
+		for i, w := range writes {
+			c.flights.EndWrite(w, func() { drop(keys[i]) }, nil)
 		}
-		err = c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, skeys) })
+	}()
+	if c.remote == nil {
+		return nil
 	}
-	for i, w := range writes {
-		c.flights.EndWrite(w, func() { drop(keys[i]) }, nil)
+	key := "" // several servers may be meant
+	if len(skeys) == 1 {
+		key = skeys[0]
 	}
-	return err
+	return c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, skeys) })
 }
 
 // writable is the key as a string, if the cache can be written to.

@@ -3,7 +3,6 @@ package onefill
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"runtime/debug"
 	"sync/atomic"
@@ -14,36 +13,9 @@ import (
 	"github.com/onefill/onefill/store"
 )
 
-// loading is what a loader's context carries.
+// loading is what SetTTL finds in a loader's context.
 type loading struct {
-	owner any          // the cache
-	ttl   atomic.Int64 // set by SetTTL; unset: noTTL
-	place *place       // at the origin
-}
-
-// place is a load's place at the origin. A load lends it to a load that is nested
-// in it, one at a time: it waits for that one, and MaxLoads outer loads would
-// otherwise wait for places that only they could free. It is free when both have
-// ended: the outer one may end first.
-type place struct {
-	holders atomic.Int32
-	free    func()
-}
-
-func newPlace(free func()) *place {
-	p := &place{free: free}
-	p.holders.Store(1)
-	return p
-}
-
-// lend gives the place to a nested load, unless it is lent already or free.
-func (p *place) lend() bool { return p.holders.CompareAndSwap(1, 2) }
-
-// leave is called once by each holder.
-func (p *place) leave() {
-	if p.holders.Add(-1) == 0 {
-		p.free()
-	}
+	ttl atomic.Int64 // set by SetTTL; unset: noTTL
 }
 
 const noTTL = math.MinInt64
@@ -59,46 +31,55 @@ func SetTTL(ctx context.Context, ttl time.Duration) {
 	}
 }
 
-// ttlOf is the TTL that the loader has set, or def.
-func (l *loading) ttlOf(def time.Duration) time.Duration {
-	if ttl := l.ttl.Load(); ttl != noTTL {
-		return time.Duration(ttl)
-	}
-	return def
-}
-
 // loaded is what a load brought.
 type loaded[V any] struct {
 	value V
-	err   error
-	ttl   time.Duration // with jitter; 0: not to be stored
-	cost  time.Duration
+	verdict
+	ttl  time.Duration // with jitter; 0: not to be stored
+	cost time.Duration
 }
 
-func (l *loaded[V]) notFound() bool { return errors.Is(l.err, ErrNotFound) }
+// verdict is what a loader's error means. It is made where user code may panic: an
+// error's own methods are user code.
+type verdict struct {
+	err      error
+	notFound bool // the row does not exist
+	// contextual: the failure says something about a context, nothing about the row.
+	contextual bool
+	panicked   bool
+}
 
-// contextual: the failure says something about a context, nothing about the row.
-func (l *loaded[V]) contextual() bool {
-	return errors.Is(l.err, context.Canceled) || errors.Is(l.err, context.DeadlineExceeded)
+func judge(err error) verdict {
+	if err == nil {
+		return verdict{}
+	}
+	p := (*PanicError)(nil)
+	return verdict{
+		err:        err,
+		notFound:   errors.Is(err, ErrNotFound),
+		contextual: errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
+		panicked:   err == ErrGoexit || errors.As(err, &p),
+	}
 }
 
 // loadAlone loads without a lease: there is no store, it cannot be asked, or it
-// says that it cannot hold the value.
+// says that it cannot hold the value. Where there is a store, nothing refuses a late
+// value here, so its time counts from the load's start.
 func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 	c := m.c
 	start := c.local.Now()
 	reachable := c.remote == nil || m.unstorable
-	l, err := m.loadInPlace(ctx)
+	l, err := m.loadInPlace(ctx, !reachable)
 	if err != nil {
 		return m.failed(err, reachable)
 	}
 	switch {
-	case l.err == nil || l.notFound():
+	case l.err == nil || l.notFound:
 		e := c.entry(l, m.stamp)
 		switch {
 		case !reachable:
-			e.Trusted = min(e.Trusted, until(c.local.Now(), degradedTTL))
-		case m.unstorable: // nothing refuses a late value here, so its time counts from the load's start
+			e.Trusted = min(e.Trusted, until(start, c.localTTL()), until(c.local.Now(), degradedTTL))
+		case m.unstorable:
 			e.Trusted = min(e.Trusted, until(start, c.localTTL()))
 		}
 		e.Fresh = min(e.Fresh, e.Trusted)
@@ -106,7 +87,7 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 			m.publish = e
 		}
 		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
-	case !l.contextual():
+	case !l.contextual:
 		m.rememberFailure(l.err, c.opts.ErrorTTL)
 	}
 	return m.failed(l.err, reachable)
@@ -118,35 +99,50 @@ const degradedTTL = 2 * time.Second
 
 // loadLeased loads under a lease, which is kept alive meanwhile, and fills.
 func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[V] {
-	defer func() {
-		if r := recover(); r != nil { // Options.Version, say: nobody else is to wait for that
-			m.c.release(ctx, m.f.Key, lease)
-			panic(r)
-		}
-	}()
+	c := m.c
 	granted := time.Now()
 	alive := m.keepAlive(ctx, lease)
-	l, err := m.loadInPlace(ctx)
-	lost := alive.stop()
-	if err != nil {
-		m.c.release(ctx, m.f.Key, lease)
-		return m.failed(err, true)
-	}
-	switch {
-	case l.err == nil || l.notFound():
-		e := m.c.entry(l, m.stamp)
-		if !lost {
-			m.fill(ctx, lease, l, e, granted)
-		} else {
-			m.refused()
+	settled := false
+	defer func() {
+		alive.stop()
+		if !settled { // a panic or Goexit, in Options.Version, say: nobody is to wait for that
+			c.release(ctx, m.f.Key, lease)
 		}
-		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
-	case l.contextual():
-		m.c.release(ctx, m.f.Key, lease)
+	}()
+	m.confirmOld()
+	l, err := m.loadInPlace(ctx, false)
+	lost := alive.stop()
+	out := outcome[V]{}
+	switch {
+	case err != nil: // no place at the origin
+		c.release(ctx, m.f.Key, lease)
+		out = m.failed(err, true)
+	case l.err == nil || l.notFound:
+		out = outcome[V]{entry: c.entry(l, m.stamp), err: l.err, source: SourceLoad}
+		if lost {
+			m.refused()
+		} else {
+			m.fill(ctx, lease, l, out.entry, granted)
+		}
+	case l.contextual:
+		c.release(ctx, m.f.Key, lease)
+		out = m.failed(l.err, true)
 	default:
 		m.fail(ctx, lease, l)
+		out = m.failed(l.err, true)
 	}
-	return m.failed(l.err, true)
+	settled = true
+	return out
+}
+
+// confirmOld: the store has just said, or shown by a lease that was not void, that the
+// old value which it gave has not been invalidated since.
+func (m *miss[K, V]) confirmOld() {
+	if m.old != nil && m.oldFrom == SourceStore {
+		old := *m.old
+		old.Trusted = until(m.c.local.Now(), m.c.localTTL())
+		m.old = &old
+	}
 }
 
 // fill writes a loaded value under the lease. Only what the store accepts is
@@ -218,6 +214,9 @@ func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) 
 	if err != nil { // nobody knows whether it was applied
 		c.releaseLater(ctx, m.f.Key, lease)
 	}
+	if err == nil && ok {
+		m.confirmOld()
+	}
 	if err != nil || ok {
 		m.rememberFailure(l.err, c.opts.ErrorTTL)
 	}
@@ -252,25 +251,25 @@ func (c *Cache[K, V]) releaseLater(ctx context.Context, skey string, lease store
 
 // keeper renews a lease while its load runs.
 type keeper struct {
-	quit, done chan struct{}
-	lost       bool // read after done
+	cancel context.CancelFunc
+	done   chan struct{}
+	lost   bool // read after done
 }
 
 // keepAlive renews the lease at a third of its TTL, until stop. A renewal that
 // finds the lease lost is the last one.
 func (m *miss[K, V]) keepAlive(ctx context.Context, lease store.Lease) *keeper {
-	k := &keeper{quit: make(chan struct{}), done: make(chan struct{})}
 	c := m.c
+	ctx, cancel := context.WithCancel(ctx)
+	k := &keeper{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(k.done)
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		defer context.AfterFunc(c.life, cancel)()
 		t := time.NewTicker(max(c.opts.LeaseTTL/3, time.Millisecond))
 		defer t.Stop()
 		for {
 			select {
-			case <-k.quit:
+			case <-ctx.Done():
 				return
 			case <-t.C:
 			}
@@ -290,70 +289,59 @@ func (m *miss[K, V]) keepAlive(ctx context.Context, lease store.Lease) *keeper {
 	return k
 }
 
-// stop ends the renewals and says whether the lease was found lost.
+// stop ends the renewals, also one that hangs, and says whether the lease was found
+// lost. It may be called more than once.
 func (k *keeper) stop() (lost bool) {
-	close(k.quit)
+	k.cancel()
 	<-k.done
 	return k.lost
 }
 
 // loadInPlace gets a place at the origin and loads. The error is that there was
 // no place; what the loader said is in loaded.
-func (m *miss[K, V]) loadInPlace(ctx context.Context) (*loaded[V], error) {
+func (m *miss[K, V]) loadInPlace(ctx context.Context, alone bool) (*loaded[V], error) {
+	c := m.c
 	if m.batch != nil && m.inBatch {
-		return m.loadInBatch(ctx)
+		return m.loadInBatch(ctx, alone)
 	}
-	at, err := m.c.place(ctx, m.f.Key)
+	at, err := c.place(ctx, m.f.Key, alone)
 	if err != nil {
 		return nil, err
 	}
 	defer at.leave()
-	l := &loaded[V]{}
-	in := m.c.callLoader(ctx, at, &m.f.Node, m.f.Key, l, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
-	m.c.judge(m.f.Key, l, in)
-	return l, nil
+	r := load(ctx, c, at, &m.f.Node, m.f.Key, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	return c.loaded(m.f.Key, r.value, r.verdict, r.took), nil
 }
 
-// place gets a place at the origin for one load, which leaves it when it ends.
-func (c *Cache[K, V]) place(ctx context.Context, skey string) (*place, error) {
-	outer, _ := ctx.Value(loadingKey{}).(*loading)
-	if outer != nil && outer.owner == any(c) && outer.place.lend() {
-		return newPlace(outer.place.leave), nil
-	}
-	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
-	defer cancel()
-	defer context.AfterFunc(c.life, cancel)()
-	if c.slots.Acquire(patience) != nil {
-		c.stats.originBusy.Add(1)
-		c.tell(Event{Kind: EventOriginBusy, Key: skey})
-		_, limit, waiting := c.slots.State()
-		return nil, fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(skey), c.opts.WaitTimeout/2, limit, waiting)
-	}
-	return newPlace(c.slots.Release), nil
+// report is what one call of a loader brought: a value, or a map of them.
+type report[T any] struct {
+	value T
+	verdict
+	took took
 }
 
-// callLoader calls the loader in a goroutine of its own: one that panics, exits,
-// or does not return in time takes nothing along. What it brings is put into l.
-func (c *Cache[K, V]) callLoader(ctx context.Context, at *place, node *flight.Node, skey string, l *loaded[V], load func(context.Context) (V, error)) *loading {
-	v, err, cost, in := call(ctx, c, at, node, skey, load)
-	l.value, l.err, l.cost = v, err, cost
-	return in
+// took is how long a load took, and for how long it wants its result to be fresh.
+type took struct {
+	cost time.Duration
+	ttl  int64 // noTTL: as the options say
 }
 
-// call runs one load of either kind and counts it.
-func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *place, node *flight.Node, skey string, load func(context.Context) (T, error)) (T, error, time.Duration, *loading) {
-	in := &loading{owner: c, place: at}
+// load calls a loader, of one key or of many, in a goroutine of its own: one that
+// panics, exits, or does not return in time takes nothing along.
+func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *place, node *flight.Node, skey string, loader func(context.Context) (T, error)) report[T] {
+	in := &loading{}
 	in.ttl.Store(noTTL)
-	ctx, cancel := context.WithTimeout(context.WithValue(node.Inside(ctx), loadingKey{}, in), c.opts.LoadTimeout)
+	ctx = context.WithValue(context.WithValue(node.Inside(ctx), loadingKey{}, in), placeKey{c}, at)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.LoadTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 
 	c.stats.loads.Add(1)
 	start := time.Now()
-	done := make(chan sandboxed[T], 1)
-	go func() { sandbox(ctx, done, load) }()
+	done := make(chan report[T], 1)
+	go func() { sandbox(ctx, done, loader) }()
 
-	var r sandboxed[T]
+	var r report[T]
 	select {
 	case r = <-done:
 	case <-ctx.Done():
@@ -362,49 +350,53 @@ func call[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 		case <-time.After(abandonAfter):
 			c.stats.abandoned.Add(1)
 			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(skey), "load_timeout", c.opts.LoadTimeout)
-			r.err = ctx.Err()
+			r.verdict = judge(ctx.Err())
 		}
 	}
-	cost := time.Since(start)
-	c.lastCost.Store(int64(cost))
-	c.tell(Event{Kind: EventLoad, Key: skey, Took: cost, Err: r.err})
-	return r.value, r.err, cost, in
+	r.took = took{cost: time.Since(start), ttl: in.ttl.Load()}
+	c.lastCost.Store(int64(r.took.cost))
+	c.tell(Event{Kind: EventLoad, Key: skey, Took: r.took.cost, Err: r.err})
+	return r
 }
 
 // abandonAfter is what a loader has to notice that its context has ended.
 const abandonAfter = 50 * time.Millisecond
 
-type sandboxed[T any] struct {
-	value T
-	err   error
-}
-
-// sandbox turns every way in which user code can end into a result.
-func sandbox[T any](ctx context.Context, done chan<- sandboxed[T], load func(context.Context) (T, error)) {
-	r := sandboxed[T]{err: ErrGoexit}
+// sandbox turns every way in which user code can end into a report.
+func sandbox[T any](ctx context.Context, done chan<- report[T], loader func(context.Context) (T, error)) {
+	r := report[T]{verdict: judge(ErrGoexit)}
 	defer func() { done <- r }()
 	defer func() {
 		if p := recover(); p != nil {
-			r.err = &PanicError{p, debug.Stack()}
+			r = report[T]{verdict: judge(&PanicError{p, debug.Stack()})}
 		}
 	}()
-	r.value, r.err = load(ctx)
+	value, err := loader(ctx)
+	r = report[T]{value: value, verdict: judge(err)}
 }
 
-// judge completes what the loader returned: its TTL, or its error's form.
-func (c *Cache[K, V]) judge(skey string, l *loaded[V], in *loading) {
+// loaded is one key's part of a load: with its TTL, or with its error in the form that
+// callers get.
+func (c *Cache[K, V]) loaded(skey string, value V, v verdict, t took) *loaded[V] {
+	l := &loaded[V]{value: value, verdict: v, cost: t.cost}
+	ttl := func(def time.Duration) time.Duration {
+		if t.ttl != noTTL {
+			def = time.Duration(t.ttl)
+		}
+		return jittered(def, c.opts.Jitter)
+	}
 	switch {
-	case l.err == nil:
-		l.ttl = jittered(in.ttlOf(c.opts.TTL), c.opts.Jitter)
-	case l.notFound():
-		l.ttl = jittered(in.ttlOf(c.opts.NotFoundTTL), c.opts.Jitter)
+	case v.err == nil:
+		l.ttl = ttl(c.opts.TTL)
+	case v.notFound:
+		l.ttl = ttl(c.opts.NotFoundTTL)
 	default:
 		c.stats.loadErrors.Add(1)
-		var p *PanicError
-		if errors.As(l.err, &p) || l.err == ErrGoexit {
+		if v.panicked {
 			c.stats.panics.Add(1)
-			c.log.Error("a loader panicked or exited", "key", abbreviate(skey), "err", l.err)
+			c.log.Error("a loader panicked or exited", "key", abbreviate(skey), "err", v.err)
 		}
-		l.err = &LoadError{Key: skey, Err: l.err}
+		l.err = &LoadError{Key: skey, Err: v.err}
 	}
+	return l
 }

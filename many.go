@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/onefill/onefill/internal/flight"
 )
@@ -84,7 +84,7 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			g.failed(key, err)
 			continue
 		}
-		f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge(), nil)
+		f, leads := c.flights.Join(skey, c.call(until(c.local.Now(), c.opts.WaitTimeout)))
 		if leads {
 			leading = append(leading, &miss[K, V]{c: c, f: f, key: key, load: c.opts.Load})
 		} else if out, ok := c.interim(f); ok {
@@ -154,6 +154,7 @@ type batch[K comparable, V any] struct {
 type ticket[K comparable, V any] struct {
 	key    K
 	f      *flight.Flight[outcome[V]]
+	alone  bool // the flight has no lease although there is a store
 	answer chan batchAnswer[V]
 }
 
@@ -163,8 +164,8 @@ type batchAnswer[V any] struct {
 }
 
 // loadInBatch waits for the batch's load and returns this flight's part of it.
-func (m *miss[K, V]) loadInBatch(ctx context.Context) (*loaded[V], error) {
-	t := ticket[K, V]{m.key, m.f, make(chan batchAnswer[V], 1)}
+func (m *miss[K, V]) loadInBatch(ctx context.Context, alone bool) (*loaded[V], error) {
+	t := ticket[K, V]{m.key, m.f, alone, make(chan batchAnswer[V], 1)}
 	m.inBatch = false
 	if full := m.batch.arrive(&t); full != nil {
 		m.batch.load(ctx, full)
@@ -203,54 +204,50 @@ func (b *batch[K, V]) arrive(t *ticket[K, V]) []ticket[K, V] {
 
 // load calls LoadMany for the flights of full, which all wait for it.
 func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
-	c := b.c
-	answered := false
-	defer func() {
-		if !answered { // whatever went wrong here, nobody waits for ever
-			for _, t := range full {
-				t.answer <- batchAnswer[V]{err: errors.New("onefill: the batch ended without a result")}
+	answers := make([]batchAnswer[V], len(full))
+	defer func() { // whatever went wrong here, nobody waits for ever
+		if r := recover(); r != nil {
+			b.c.log.Error("a batch panicked", "panic", r, "stack", string(debug.Stack()))
+		}
+		for i, t := range full {
+			if answers[i].l == nil && answers[i].err == nil {
+				answers[i].err = errors.New("onefill: the batch ended without a result")
 			}
+			t.answer <- answers[i]
 		}
 	}()
 	var node flight.Node
-	for _, t := range full {
+	keys, alone := make([]K, len(full)), false
+	for i, t := range full {
+		keys[i], alone = t.key, alone || t.alone
 		if done, ok := t.f.Node.WaitFor(&node); ok {
 			defer done()
 		}
 	}
-	keys := make([]K, len(full))
-	for i, t := range full {
-		keys[i] = t.key
-	}
-	answers := make([]batchAnswer[V], len(full))
-	at, err := c.place(ctx, full[0].f.Key)
-	if err == nil {
-		rows, err, cost, in := call(ctx, c, at, &node, "", func(ctx context.Context) (map[K]V, error) { return c.opts.LoadMany(ctx, keys) })
-		at.leave()
-		for i, t := range full {
-			answers[i].l = c.share(t, rows, err, cost, in)
-		}
-	} else {
+	at, err := b.c.place(ctx, full[0].f.Key, alone)
+	if err != nil {
 		for i := range answers {
 			answers[i].err = err
 		}
+		return
 	}
-	answered = true
+	defer at.leave()
+	r := load(ctx, b.c, at, &node, "", func(ctx context.Context) (map[K]V, error) { return b.c.opts.LoadMany(ctx, keys) })
 	for i, t := range full {
-		t.answer <- answers[i]
+		answers[i].l = b.c.share(t, r)
 	}
 }
 
 // share is one key's part of what LoadMany returned.
-func (c *Cache[K, V]) share(t ticket[K, V], rows map[K]V, err error, cost time.Duration, in *loading) *loaded[V] {
-	l := &loaded[V]{err: err, cost: cost}
-	if v, ok := rows[t.key]; ok {
-		l.value, l.err = v, nil
-	} else if err == nil {
-		l.err = ErrNotFound
+func (c *Cache[K, V]) share(t ticket[K, V], r report[map[K]V]) *loaded[V] {
+	v, there := r.value[t.key]
+	switch {
+	case there:
+		r.verdict = verdict{}
+	case r.err == nil:
+		r.verdict = judge(ErrNotFound)
 	}
-	c.judge(t.f.Key, l, in)
-	return l
+	return c.loaded(t.f.Key, v, r.verdict, r.took)
 }
 
 // loadOne is LoadMany as a loader of one key.

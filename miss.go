@@ -23,29 +23,34 @@ type miss[K comparable, V any] struct {
 	key  K
 	load LoadFunc[K, V]
 
-	// refreshing is set in the background: the Created of the value that is to be
-	// replaced although it is, or may be, fresh.
-	refreshing int64
+	// replacing is set in the background: the value that is to be replaced although it
+	// is, or may be, fresh.
+	replacing *local.Entry[V]
 
 	looked  bool // the store has been read, with lookErr
 	lookErr error
 	waiting int64 // since when it waits for another process's load; 0: it has not yet
 
-	token store.Token     // of this flight, over all its attempts
-	stamp local.Stamp     // taken before the store's last answer was asked for
-	seen  []byte          // mark of the store's value that cannot be served as fresh
-	old   *local.Entry[V] // what may be served where the options allow stale values
-	// doubted: old may have been invalidated since it was read. It counts only while
-	// the store cannot be asked.
+	token store.Token // of this flight, over all its attempts
+	stamp local.Stamp // taken before the store's last answer was asked for
+	asked int64       // when it was taken
+	seen  []byte      // mark of the store's value that cannot be served as fresh
+
+	// old is what may be served where the options allow stale values, from oldFrom.
+	// doubted: it may have been invalidated since it was read, and counts only while the
+	// store cannot be asked.
+	old     *local.Entry[V]
+	oldFrom Source
 	doubted bool
+
 	// unstorable: the store has said that it cannot hold the value.
 	unstorable bool
 	// publish is put into local when the flight lands, unless it was voided.
 	publish *local.Entry[V]
-	// again is set when the answer was a stale value: a refresh follows the landing,
-	// under the lease if it has been won already.
+	// again is set when the answer was a stale value: a refresh follows the landing.
 	again bool
-	lease store.Lease
+	// landed: whatever happens from now on, the flight has landed.
+	landed bool
 
 	// batch gathers the loads of one GetMany. inBatch: it still counts on this one.
 	batch   *batch[K, V]
@@ -59,22 +64,81 @@ func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
 	if m.c.remote == nil || m.c.remote.session.Features().AcquireReads {
 		return out, false
 	}
+	return m.leg(ctx, m.look)
+}
+
+// takeOff starts the flight. False: the cache is closed, and the flight has
+// landed with that.
+func (m *miss[K, V]) takeOff(ctx context.Context) bool {
+	ctx = context.WithoutCancel(ctx)
+	m.c.flights.Open(m.f)
+	if m.c.begin(func() { m.leg(ctx, m.fly) }) {
+		return true
+	}
+	m.land(ctx, outcome[V]{err: ErrClosed})
+	return false
+}
+
+// leg runs a leg of the flight, and lands if it answers. It also lands if it panics or
+// exits (a codec may, or an observer): nobody is to wait for what will not come.
+func (m *miss[K, V]) leg(ctx context.Context, fn func(context.Context) (outcome[V], bool)) (out outcome[V], landed bool) {
+	returned := false
 	defer func() {
+		if returned {
+			return
+		}
+		err := error(ErrGoexit)
 		if r := recover(); r != nil {
-			m.panicked(r)
-			out, landed = outcome[V]{err: &LoadError{m.f.Key, &PanicError{r, debug.Stack()}}}, true
-			m.c.flights.Land(m.f, out, nil)
+			err = &PanicError{r, debug.Stack()}
+		}
+		m.c.log.Error("a flight did not come back", "key", abbreviate(m.f.Key), "err", err, "stack", string(debug.Stack()))
+		out, landed = outcome[V]{err: &LoadError{m.f.Key, err}}, true
+		if !m.landed {
+			m.publish, m.again = nil, false
+			m.leaveBatch(ctx)
+			m.land(ctx, out)
 		}
 	}()
-	if out, landed = m.look(ctx); landed {
+	if out, landed = fn(ctx); landed {
+		m.leaveBatch(ctx)
 		m.land(ctx, out)
 	}
+	returned = true
 	return out, landed
 }
 
-// panicked reports an error in our own code, or in a store's.
-func (m *miss[K, V]) panicked(r any) {
-	m.c.log.Error("a flight panicked", "key", abbreviate(m.f.Key), "panic", r, "stack", string(debug.Stack()))
+// fly is the leg in the air. It always answers.
+func (m *miss[K, V]) fly(ctx context.Context) (outcome[V], bool) { return m.run(ctx), true }
+
+// land ends the flight, and starts the refresh that is to follow it.
+func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
+	c := m.c
+	m.landed = true
+	var publish func()
+	if e := m.publish; e != nil {
+		publish = func() { c.put(m.key, e) }
+	}
+	var interim *outcome[V]
+	if m.again {
+		interim = &outcome[V]{entry: out.entry, source: SourceLocal}
+	}
+	next := c.flights.Land(m.f, out, publish, interim)
+	if next == nil {
+		return
+	}
+	next.Extend(until(c.local.Now(), c.opts.WaitTimeout))
+	c.startRefresh(ctx, &miss[K, V]{c: c, f: next, key: m.key, load: m.load,
+		old: out.entry, oldFrom: out.source, replacing: out.entry, seen: m.seen}, EventRefresh)
+}
+
+// ask notes the state of local before the store is asked.
+func (m *miss[K, V]) ask() {
+	m.stamp, m.asked = m.c.local.Stamp(m.f.Key), m.c.local.Now()
+}
+
+// same says whether e is the value that is to be replaced.
+func (m *miss[K, V]) same(e *local.Entry[V]) bool {
+	return m.replacing != nil && m.replacing.Created == e.Created
 }
 
 // look looks at local again, and once at the store. It leaves no trace if ctx ended
@@ -83,7 +147,7 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if out, ok := m.localAgain(); ok {
 		return out, true
 	}
-	m.stamp = m.c.local.Stamp(m.f.Key)
+	m.ask()
 	item, err := m.c.remote.get(ctx, m.f.Key)
 	if err != nil && ctx.Err() != nil {
 		return outcome[V]{}, false
@@ -93,46 +157,6 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 		return outcome[V]{}, false
 	}
 	return m.take(item.Data)
-}
-
-// takeOff starts the flight. False: the cache is closed, and the flight has
-// landed with that.
-func (m *miss[K, V]) takeOff(ctx context.Context) bool {
-	ctx = context.WithoutCancel(ctx)
-	m.c.flights.Open(m.f)
-	if m.c.begin(func() { m.fly(ctx) }) {
-		return true
-	}
-	m.c.flights.Land(m.f, outcome[V]{err: ErrClosed}, nil)
-	return false
-}
-
-// fly runs the flight and lands it, whatever happens: an error in our own code
-// must not leave callers waiting.
-func (m *miss[K, V]) fly(ctx context.Context) {
-	out := outcome[V]{err: errors.New("onefill: the flight ended without a result")}
-	defer func() {
-		if r := recover(); r != nil {
-			m.panicked(r)
-			out, m.publish = outcome[V]{err: &LoadError{m.f.Key, &PanicError{r, debug.Stack()}}}, nil
-			m.leaveBatch(ctx)
-		}
-		m.land(ctx, out)
-	}()
-	out = m.run(ctx)
-	m.leaveBatch(ctx)
-}
-
-func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
-	var publish func()
-	if e := m.publish; e != nil {
-		publish = func() { m.c.put(m.key, e) }
-	}
-	m.c.flights.Land(m.f, out, publish)
-	if m.again {
-		m.c.refreshAs(ctx, &miss[K, V]{c: m.c, key: m.key, load: m.load, old: out.entry,
-			refreshing: out.entry.Created, seen: m.seen, lease: m.lease}, EventRefresh)
-	}
 }
 
 // put stores an entry in local, unless a newer row is there. It runs under the
@@ -148,12 +172,8 @@ func (c *Cache[K, V]) put(key K, e *local.Entry[V]) {
 
 func (m *miss[K, V]) run(ctx context.Context) outcome[V] {
 	c := m.c
-	if m.lease != nil {
-		m.stamp = c.local.Stamp(m.f.Key)
-		return m.loadLeased(ctx, m.lease)
-	}
 	switch {
-	case c.remote == nil || m.refreshing != 0 || c.remote.session.Features().AcquireReads:
+	case c.remote == nil || m.replacing != nil || c.remote.session.Features().AcquireReads:
 		if out, ok := m.localAgain(); ok {
 			return out
 		}
@@ -179,12 +199,12 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 		return outcome[V]{}, false
 	}
 	if e.IsValue() {
-		m.old, m.doubted = e, !current
+		m.old, m.oldFrom, m.doubted = e, SourceLocal, !current
 	}
-	if current && now < e.Fresh && e.Has() && e.Created != m.refreshing {
+	if current && now < e.Fresh && e.Has() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal}, true
 	}
-	if failure := e.FailureAt(now); failure != nil && current && m.refreshing == 0 {
+	if failure := e.FailureAt(now); failure != nil && current && m.replacing == nil {
 		out := m.failed(failure, true)
 		out.source = SourceLocal
 		return out, true
@@ -197,17 +217,17 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 	c := m.c
 	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
-	e, err := c.decode(data, m.stamp)
+	e, err := c.decode(data, m.stamp, m.asked)
 	if err != nil {
 		c.stats.undecodable.Add(1)
 		c.tell(Event{Kind: EventUndecodable, Key: m.f.Key, Err: err})
 		return outcome[V]{}, false
 	}
 	if e.IsValue() {
-		m.old = e
+		m.old, m.oldFrom = e, SourceStore
 	}
 	now := c.local.Now()
-	fresh := now < e.Soft && e.Created != m.refreshing
+	fresh := now < e.Soft && !m.same(e)
 	switch {
 	case !e.Has(): // a mark that says that the value cannot be stored
 		m.unstorable = fresh
@@ -216,7 +236,7 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 		c.tell(Event{Kind: EventStoreHit, Key: m.f.Key, Age: time.Since(time.UnixMicro(e.Created))})
 		m.publish = e
 		return outcome[V]{entry: e, source: SourceStore}, true
-	case m.refreshing == 0 && c.mayServeStale(e, now):
+	case m.replacing == nil && c.mayServeStale(e, now):
 		m.publish, m.again = e, true
 		return outcome[V]{entry: e, source: SourceStore, stale: true}, true
 	}
@@ -228,14 +248,13 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	c := m.c
 	m.token = store.NewToken()
-	for attempt := 0; attempt == 0 || c.local.Now() < m.f.Until(); attempt++ {
-		m.stamp = c.local.Stamp(m.f.Key)
-		a, err := c.remote.acquire(ctx, m.f.Key, store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen})
+	for attempt := 0; attempt == 0 || m.patient(); attempt++ {
+		m.ask()
+		req := store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen}
+		a, err := c.remote.acquire(ctx, m.f.Key, req)
 		if err != nil {
+			c.disown(ctx, m.f.Key, req, err)
 			return m.withoutStore(ctx, err)
-		}
-		if out, ok := m.takeStale(ctx, a); ok {
-			return out
 		}
 		switch a.State {
 		case store.Hit:
@@ -248,11 +267,11 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		case store.Won:
 			return m.loadLeased(ctx, a.Lease)
 		case store.Failed:
+			m.confirmOld()
 			return m.sharedFailure(a)
 		case store.Held:
-			if !m.wait(ctx, a) {
-				return m.timedOut()
-			}
+			m.confirmOld()
+			m.wait(ctx, a)
 		default:
 			return outcome[V]{err: fmt.Errorf("onefill: the store answered %v to acquire", a.State)}
 		}
@@ -260,31 +279,53 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	return m.timedOut()
 }
 
-// takeStale looks at the value that came along with an answer other than a hit, in
-// stores that read and lease in one step. Within StaleFor it is the answer, at
-// once; a lease that came with it goes to the refresh.
-func (m *miss[K, V]) takeStale(ctx context.Context, a store.Answer) (outcome[V], bool) {
-	if a.State == store.Hit || !a.Item.Found || store.SameMark(m.seen, a.Item.Data) {
-		return outcome[V]{}, false
+// patient says whether anybody who joined will still wait. When nobody does, the
+// flight leaves the table first, so that nobody joins it in its last moment.
+func (m *miss[K, V]) patient() bool {
+	c := m.c
+	if c.life.Err() != nil {
+		return false
 	}
-	e, err := m.c.decode(a.Item.Data, m.stamp)
-	if err != nil || !e.IsValue() {
-		return outcome[V]{}, false
+	if c.local.Now() < m.f.Until() {
+		return true
 	}
-	m.old, m.doubted = e, false
-	if m.refreshing != 0 || !m.c.mayServeStale(e, m.c.local.Now()) {
-		return outcome[V]{}, false
-	}
-	if a.Watch != nil {
-		a.Watch.Stop()
-	}
-	m.publish, m.again, m.lease = e, a.State == store.Won, a.Lease
-	return outcome[V]{entry: e, source: SourceStore, stale: true}, true
+	c.flights.Leave(m.f)
+	return c.local.Now() < m.f.Until()
 }
 
-// wait waits until the holder of the lease may be done. False: nobody who joined
-// would still be there.
-func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
+// disown gives back a lease that was perhaps granted by an acquire whose answer was
+// lost: the fleet would wait for a holder that does not know of it. Its token finds
+// it; a store that forgets tokens gives it back by itself.
+func (c *Cache[K, V]) disown(ctx context.Context, skey string, req store.Request, err error) {
+	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, errNotAsked) || !c.remote.session.Features().KeepsToken {
+		return
+	}
+	over := until(c.local.Now(), req.TTL) // then it has ended by itself
+	c.begin(func() {
+		for c.local.Now() < over && !c.closed.Load() {
+			a, err := c.remote.acquireOnce(ctx, skey, req)
+			if a.Watch != nil {
+				a.Watch.Stop()
+			}
+			if a.State == store.Won {
+				_, err = c.release(ctx, skey, a.Lease)
+			}
+			if !errors.Is(err, store.ErrUnavailable) {
+				return
+			}
+			t := time.NewTimer(probeEvery)
+			select {
+			case <-t.C:
+			case <-c.life.Done():
+			}
+			t.Stop()
+		}
+	})
+}
+
+// wait waits until the holder of the lease may be done, or until nobody who joined
+// waits any more.
+func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) {
 	c := m.c
 	start := c.local.Now()
 	if m.waiting == 0 {
@@ -300,12 +341,9 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
 		// A push wakes; the end of the lease is looked at in case its push is lost.
 		pause = watchFor(a.Remaining)
 	}
-	if left <= 0 {
-		return false
-	}
 	m.leaveBatch(ctx) // the others' load does not wait for somebody else's
 	c.flights.SetWaiting(m.f, true)
-	t := time.NewTimer(min(pause, left))
+	t := time.NewTimer(max(min(pause, left), 0))
 	select {
 	case <-woken:
 	case <-t.C:
@@ -319,7 +357,6 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) bool {
 		m.doubted, m.seen = true, nil
 	}
 	c.tell(Event{Kind: EventLeaseWait, Key: m.f.Key, Took: time.Duration(c.local.Now() - start)})
-	return c.life.Err() == nil && c.local.Now() < m.f.Until()
 }
 
 // Waiting for another process's load where the store cannot push: each pause is an
@@ -396,7 +433,7 @@ func (m *miss[K, V]) staleOnError(reachable bool) (outcome[V], bool) {
 	if !c.mayServeOnError(m.old, now) || reachable && (m.doubted || now >= m.old.Trusted) {
 		return outcome[V]{}, false
 	}
-	return outcome[V]{entry: m.old, source: SourceLocal, stale: true}, true
+	return outcome[V]{entry: m.old, source: m.oldFrom, stale: true}, true
 }
 
 // rememberFailure makes local answer with err for ttl, without losing the value
@@ -416,9 +453,10 @@ func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration) {
 func (m *miss[K, V]) withoutStore(ctx context.Context, cause error) outcome[V] {
 	c := m.c
 	m.stamp = c.local.Stamp(m.f.Key)
+	c.flights.Disarm(m.f)
 	// A value that is still within its time is as good as it was before the
 	// connection broke, up to Local.TTL.
-	if e, now, _ := c.local.Get(m.key); e != nil && now < e.Fresh && e.IsValue() && e.Created != m.refreshing {
+	if e, now, _ := c.local.Get(m.key); e != nil && now < e.Fresh && e.IsValue() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal, stale: true}
 	}
 	if c.opts.OnStoreDown == LoadLimited {

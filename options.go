@@ -76,7 +76,8 @@ type Options[K comparable, V any] struct {
 
 	// EarlyRefresh is the beta of XFetch: a value may be refreshed in the background
 	// before its TTL ends, the likelier the nearer the end is and the longer its
-	// load took. 1 is a good value; larger is earlier. Default 0: off.
+	// load took. 1 is a good value; larger is earlier. It is decided at hits in local.
+	// Default 0: off.
 	EarlyRefresh float64
 
 	// NotFoundTTL is how long ErrNotFound is remembered. Default 10 seconds, or TTL
@@ -224,6 +225,9 @@ func (o *Options[K, V]) validate() error {
 	}
 	if o.OnStoreDown > Fail {
 		bad("OnStoreDown is %d, none of LoadLimited, StaleOnly, Fail", o.OnStoreDown)
+	}
+	if o.EarlyRefresh > 0 && o.Local.Off {
+		bad("EarlyRefresh and Local.Off are both set: a hit in local is what decides about an early refresh")
 	}
 	errs = append(errs, o.validateStore()...)
 	if o.Key == nil && defaultKey[K]() == nil {

@@ -17,33 +17,34 @@ func (c *Cache[K, V]) dueEarly(e *local.Entry[V], now int64) bool {
 }
 
 // refresh starts a flight for the key in the background, unless one is in the air,
-// to replace a value that local holds.
-func (c *Cache[K, V]) refresh(ctx context.Context, key K, load LoadFunc[K, V], old *local.Entry[V], kind EventKind) {
-	c.refreshAs(ctx, &miss[K, V]{c: c, key: key, load: load, old: old, refreshing: old.Created}, kind)
-}
-
-// refreshAs starts m in the background. It goes through the same lease and the same
+// to replace a value that local holds. It goes through the same lease and the same
 // fence as every other flight, and whoever misses meanwhile joins it.
-func (c *Cache[K, V]) refreshAs(ctx context.Context, m *miss[K, V], kind EventKind) {
-	skey, err := c.storeKey(m.key)
+func (c *Cache[K, V]) refresh(ctx context.Context, key K, load LoadFunc[K, V], old *local.Entry[V], kind EventKind) {
+	skey, err := c.storeKey(key)
 	if err != nil {
 		return
 	}
-	f, leads := c.flights.Join(skey, until(c.local.Now(), c.opts.WaitTimeout), c.joinAge(), m.interim)
+	m := &miss[K, V]{c: c, key: key, load: load, replacing: old}
+	call := c.call(until(c.local.Now(), c.opts.WaitTimeout))
+	call.Accept, call.Interim = nil, m.interim
+	f, leads := c.flights.Join(skey, call)
 	if !leads {
-		if m.lease != nil { // another flight waits for it
-			c.releaseLater(ctx, skey, m.lease)
-		}
 		return
 	}
+	m.f = f
+	c.startRefresh(ctx, m, kind)
+}
+
+// startRefresh sends a refresh off. It belongs to nobody's load, also if a loader's
+// call has set it off: that load does not wait for it and lends it no place.
+func (c *Cache[K, V]) startRefresh(ctx context.Context, m *miss[K, V], kind EventKind) {
 	if kind == EventEarlyRefresh {
 		c.stats.earlyRefreshes.Add(1)
 	} else {
 		c.stats.refreshes.Add(1)
 	}
-	c.tell(Event{Kind: kind, Key: skey})
-	m.f = f
-	m.takeOff(ctx)
+	c.tell(Event{Kind: kind, Key: m.f.Key})
+	m.takeOff(context.WithValue(ctx, placeKey{c}, (*place)(nil)))
 }
 
 // interim is what the new flight of a refresh may give to callers meanwhile: the value
@@ -52,10 +53,9 @@ func (c *Cache[K, V]) refreshAs(ctx context.Context, m *miss[K, V], kind EventKi
 // such a value must not be served by a flight that begins after the write.
 func (m *miss[K, V]) interim() *outcome[V] {
 	e, _, current := m.c.local.Get(m.key)
-	if e == nil || !current || !e.IsValue() || e.Created != m.refreshing {
-		m.old, m.seen = nil, nil // the store will be looked at as if by a new caller
-		return nil
+	if e == nil || !current || !e.IsValue() || !m.same(e) {
+		return nil // the store will be looked at as if by a new caller
 	}
-	m.old = e
+	m.old, m.oldFrom = e, SourceLocal
 	return &outcome[V]{entry: e, source: SourceLocal}
 }

@@ -110,7 +110,7 @@ func (r *remote) twice(ctx context.Context, key string, op func(context.Context)
 // learn passes the outcome of an operation on: to the observer, and to those who
 // have to know when the store goes away or comes back.
 func (r *remote) learn(ctx context.Context, key string, err error, start time.Time) {
-	if err != nil {
+	if err != nil && ctx.Err() == nil { // who has left himself is no error of the store's
 		r.hears.storeError(key, err)
 	}
 	if key == "" && r.sharded != nil {
@@ -140,14 +140,20 @@ func (r *remote) get(ctx context.Context, key string) (item store.Item, err erro
 }
 
 // acquire may be repeated where the token tells the store that the lease, which was
-// won by an attempt whose answer was lost, is the flight's own: otherwise the fleet
-// would wait for the end of a lease that nobody holds.
-func (r *remote) acquire(ctx context.Context, key string, req store.Request) (a store.Answer, err error) {
-	do := r.do
-	if r.session.Features().KeepsToken {
-		do = r.twice
+// won by an attempt whose answer was lost, is the flight's own.
+func (r *remote) acquire(ctx context.Context, key string, req store.Request) (store.Answer, error) {
+	if !r.session.Features().KeepsToken {
+		return r.acquireOnce(ctx, key, req)
 	}
-	err = do(ctx, key, func(ctx context.Context) error {
+	return r.acquireBy(r.twice, ctx, key, req)
+}
+
+func (r *remote) acquireOnce(ctx context.Context, key string, req store.Request) (store.Answer, error) {
+	return r.acquireBy(r.do, ctx, key, req)
+}
+
+func (r *remote) acquireBy(way func(context.Context, string, func(context.Context) error) error, ctx context.Context, key string, req store.Request) (a store.Answer, err error) {
+	err = way(ctx, key, func(ctx context.Context) error {
 		a, err = r.session.Acquire(ctx, key, req)
 		return err
 	})

@@ -12,18 +12,19 @@ import (
 // broken by hand, and named by it (STYLE 18).
 func TestValidatorFindsBrokenCaches(t *testing.T) {
 	for want, breakIt := range map[string]func(*Cache[string, string]){
-		"still in the air": func(c *Cache[string, string]) { c.flights.Join("k", 0, 0, nil) },
+		"still in the air": func(c *Cache[string, string]) { c.flights.Join("k", c.call(0)) },
 		"1 flights or writes": func(c *Cache[string, string]) {
 			c.flights.BeginWrite("k", func() {})
 		},
-		"1 used": func(c *Cache[string, string]) { _ = c.slots.Acquire(context.Background()) },
+		"1 used": func(c *Cache[string, string]) { _, _ = c.slots.Acquire(context.Background(), nil) },
 		"1 waiting": func(c *Cache[string, string]) {
 			c.slots.SetLimit(0)
-			go c.slots.Acquire(c.life)
+			go c.slots.Acquire(c.life, nil)
 			for _, _, waiting := c.slots.State(); waiting == 0; _, _, waiting = c.slots.State() {
 				runtime.Gosched()
 			}
 		},
+		"without a lease": func(c *Cache[string, string]) { _, _ = c.alone.Acquire(context.Background(), nil) },
 		"limit 0": func(c *Cache[string, string]) { c.slots.SetLimit(0) },
 		"at most 1 are allowed": func(c *Cache[string, string]) {
 			for _, k := range []string{"a", "b", "c"} {

@@ -9,8 +9,8 @@
 //     visible in local, unless what it carries may have become old: a push on
 //     its key takes it out of the table ([Table.Changed]), unless it waits for
 //     somebody else's load and so carries nothing; this process's own write takes
-//     it out in any case ([Table.BeginWrite]); and where the store cannot push,
-//     its age does.
+//     it out in any case ([Table.BeginWrite]); and where the store cannot push, or
+//     was not asked, its age does.
 //   - whose result may be published: [Table.Land]. Not that of a flight that was
 //     in the air when this process wrote the key, in the table or not: the voids
 //     are counted per key as long as any flight or write of the key is alive.
@@ -65,6 +65,24 @@ type Flight[R any] struct {
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
 	waiting bool   // guarded by the shard's lock: waits for somebody else's load
+	unarmed bool   // guarded by the shard's lock: no push will tell that it carries old data
+}
+
+// Call is what a caller wants of a flight.
+type Call[R any] struct {
+	// Until is the moment for which the caller will wait.
+	Until int64
+	// Armed: who changes a key takes its flight out of the table. If not, or if the
+	// flight has been disarmed, one older than MaxAge is not joined: so a join stays
+	// within the bound of local staleness where nobody tells of a change.
+	Armed  bool
+	MaxAge time.Duration
+	// Accept says whether the caller may be given the Interim of a refresh. A refresh
+	// whose interim is not accepted is not joined: its load may take long, and the
+	// store may have a value that can be served meanwhile. Nil: joined all the same.
+	Accept func(*R) bool
+	// Interim gives a new flight its Interim. Nil: it has none.
+	Interim func() *R
 }
 
 // NewTable returns an empty table.
@@ -99,35 +117,41 @@ func (s *shard[R]) drop(k string, ks *key[R]) {
 }
 
 // Join returns the flight of k that can be joined or, with leads, a new one that
-// the caller must run and Land. The flight will wait until the moment until at
-// least, as far as it waits at all.
-//
-// A flight older than maxAge is not joined, 0 for no bound: so a join stays within
-// the bound of local staleness where the store cannot tell that the value has
-// changed. A new flight gets what interim, which may be nil, returns under the lock.
-func (t *Table[R]) Join(k string, until int64, maxAge time.Duration, interim func() *R) (f *Flight[R], leads bool) {
+// the caller must run and Land. The flight will wait until the caller's moment at
+// least, as far as it waits at all. The call's functions run under the lock.
+func (t *Table[R]) Join(k string, call Call[R]) (f *Flight[R], leads bool) {
 	s := t.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ks := s.keys[k]; ks != nil && ks.current != nil {
-		if f := ks.current; f.waiting || maxAge == 0 || time.Since(f.born) <= maxAge {
-			f.extend(until)
-			f.open()
-			return f, false
-		}
+	if ks := s.keys[k]; ks != nil && ks.current != nil && ks.current.joinable(&call) {
+		ks.current.Extend(call.Until)
+		ks.current.open()
+		return ks.current, false
 	}
 	ks := s.hold(k)
-	f = &Flight[R]{Key: k, born: time.Now(), key: ks, voids: ks.voids}
-	if interim != nil {
-		f.Interim = interim()
+	f = ks.begin(k)
+	if call.Interim != nil {
+		f.Interim = call.Interim()
 	}
-	f.until.Store(until)
-	ks.current = f
+	f.until.Store(call.Until)
 	return f, true
 }
 
-// extend moves the moment until which the flight waits.
-func (f *Flight[R]) extend(until int64) {
+func (f *Flight[R]) joinable(call *Call[R]) bool {
+	if f.Interim != nil && call.Accept != nil && !call.Accept(f.Interim) {
+		return false
+	}
+	return f.waiting || call.Armed && !f.unarmed || time.Since(f.born) <= call.MaxAge
+}
+
+// begin makes the flight that can be joined from now on. The lock is held.
+func (ks *key[R]) begin(k string) *Flight[R] {
+	ks.current = &Flight[R]{Key: k, born: time.Now(), key: ks, voids: ks.voids}
+	return ks.current
+}
+
+// Extend moves the moment until which the flight waits, if it is later.
+func (f *Flight[R]) Extend(until int64) {
 	for {
 		old := f.until.Load()
 		if until <= old || f.until.CompareAndSwap(old, until) {
@@ -171,6 +195,25 @@ func (t *Table[R]) SetWaiting(f *Flight[R], waiting bool) {
 	f.waiting = waiting
 }
 
+// Disarm says that the flight goes on without the store: no push will tell that
+// what it carries has become old.
+func (t *Table[R]) Disarm(f *Flight[R]) {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.unarmed = true
+}
+
+// Leave takes the flight out of the table before it lands, so that Until is final.
+func (t *Table[R]) Leave(f *Flight[R]) {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.key.current == f {
+		f.key.current = nil
+	}
+}
+
 // Joinable says whether later callers still join f.
 func (t *Table[R]) Joinable(f *Flight[R]) bool {
 	s := t.shard(f.Key)
@@ -183,7 +226,11 @@ func (t *Table[R]) Joinable(f *Flight[R]) bool {
 // the flight, publish is called, under the lock, to make the result visible in
 // local: in the same step in which the flight leaves the table, so that nobody
 // can miss both. It may be nil.
-func (t *Table[R]) Land(f *Flight[R], result R, publish func()) {
+//
+// If interim is given and the flight could be joined until now, the flight of a
+// refresh follows in the same step, with that interim, and the caller must run and
+// Land it: nobody comes in between who would neither find the value nor the refresh.
+func (t *Table[R]) Land(f *Flight[R], result R, publish func(), interim *R) (next *Flight[R]) {
 	s := t.shard(f.Key)
 	s.mu.Lock()
 	f.result = result
@@ -192,6 +239,12 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func()) {
 	}
 	if f.key.current == f {
 		f.key.current = nil
+		if interim != nil {
+			s.hold(f.Key)
+			next = f.key.begin(f.Key)
+			next.Interim = interim
+			next.until.Store(f.Until())
+		}
 	}
 	s.drop(f.Key, f.key)
 	done := f.done
@@ -199,6 +252,7 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func()) {
 	if done != nil {
 		close(done)
 	}
+	return next
 }
 
 // Changed says that somebody else has changed the key. The flight that could be
@@ -263,6 +317,19 @@ func (t *Table[R]) EndWrite(w Write[R], drop, publish func()) {
 		publish()
 	}
 	s.drop(w.k, w.key)
+}
+
+// Void is a write of k that is over in one step: it voids every flight of k, and
+// do is called under the lock to put what was written into local.
+func (t *Table[R]) Void(k string, do func()) {
+	s := t.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ks := s.keys[k]; ks != nil {
+		ks.void(do)
+	} else {
+		do()
+	}
 }
 
 func (ks *key[R]) void(drop func()) {

@@ -26,7 +26,7 @@ func quiet(t *testing.T, tab *Table[string]) {
 // lead begins a flight and fails if one was joined instead.
 func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 	t.Helper()
-	f, leads := tab.Join(k, 0, 0, nil)
+	f, leads := tab.Join(k, Call[string]{Armed: true})
 	if !leads {
 		t.Fatalf("joined a flight of %q, expected to lead", k)
 	}
@@ -35,7 +35,7 @@ func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 
 func joins(t *testing.T, tab *Table[string], k string, want *Flight[string]) {
 	t.Helper()
-	if f, leads := tab.Join(k, 0, 0, nil); leads || f != want {
+	if f, leads := tab.Join(k, Call[string]{Armed: true}); leads || f != want {
 		t.Fatalf("joined %p (leads %t), want %p", f, leads, want)
 	}
 }
@@ -51,14 +51,14 @@ func TestJoinAndLand(t *testing.T) {
 		t.Errorf("joinable %t, %d in the air", tab.Joinable(f), tab.InFlight())
 	}
 	published := false
-	tab.Land(f, "result", func() { published = true })
+	tab.Land(f, "result", func() { published = true }, nil)
 	<-f.Done()
 	if f.Result() != "result" || !published {
 		t.Errorf("result %q, published %t", f.Result(), published)
 	}
-	tab.Land(other, "", nil)
+	tab.Land(other, "", nil, nil)
 	quiet(t, tab)
-	tab.Land(lead(t, tab, "k"), "", nil)
+	tab.Land(lead(t, tab, "k"), "", nil, nil)
 	quiet(t, tab)
 }
 
@@ -74,18 +74,18 @@ func TestPublishBeforeTheNextLeads(t *testing.T) {
 	tab.Land(f, "", func() {
 		go func() {
 			close(started)
-			next, leads := tab.Join("k", 0, 0, nil)
+			next, leads := tab.Join("k", Call[string]{Armed: true})
 			saw = visible.Load() && leads
 			joined <- next
 		}()
 		<-started
 		visible.Store(true)
-	})
+	}, nil)
 	next := <-joined
 	if !saw {
 		t.Error("a caller missed both the flight and its result")
 	}
-	tab.Land(next, "", nil)
+	tab.Land(next, "", nil, nil)
 	quiet(t, tab)
 }
 
@@ -95,10 +95,10 @@ func TestOldFlightLandsAfterItsFollower(t *testing.T) {
 	old := lead(t, tab, "k")
 	tab.Changed("k")
 	next := lead(t, tab, "k")
-	tab.Land(old, "old", func() {})
+	tab.Land(old, "old", func() {}, nil)
 	joins(t, tab, "k", next)
 	published := false
-	tab.Land(next, "next", func() { published = true })
+	tab.Land(next, "next", func() { published = true }, nil)
 	if !published {
 		t.Error("a detached flight's landing voided the next one")
 	}
@@ -127,7 +127,7 @@ func TestChanged(t *testing.T) {
 			t.Errorf("%s left a flight joinable that may carry old data", name)
 		}
 		published := false
-		tab.Land(f, "", func() { published = true })
+		tab.Land(f, "", func() { published = true }, nil)
 		if !published {
 			t.Errorf("%s forbade publishing", name)
 		}
@@ -137,7 +137,7 @@ func TestChanged(t *testing.T) {
 	a := lead(t, tab, "a")
 	tab.Changed("b")
 	joins(t, tab, "a", a)
-	tab.Land(a, "", nil)
+	tab.Land(a, "", nil, nil)
 }
 
 // A write voids every flight of its key, waiting ones too, in the table or not, begun
@@ -158,10 +158,10 @@ func TestWriteVoids(t *testing.T) {
 		t.Errorf("local was dropped %d times, want before and after the write", drops)
 	}
 	for name, f := range map[string]*Flight[string]{"gone": gone, "waiting": waiting, "during": during} {
-		tab.Land(f, "", func() { t.Errorf("the flight %q published", name) })
+		tab.Land(f, "", func() { t.Errorf("the flight %q published", name) }, nil)
 	}
 	published := false
-	tab.Land(after, "", func() { published = true })
+	tab.Land(after, "", func() { published = true }, nil)
 	if !published {
 		t.Error("a flight that began after the write did not publish")
 	}
@@ -206,21 +206,21 @@ func TestMaxAge(t *testing.T) {
 		tab := NewTable[string]()
 		f := lead(t, tab, "k")
 		time.Sleep(time.Second)
-		if g, leads := tab.Join("k", 0, time.Second, nil); leads || g != f {
+		if g, leads := tab.Join("k", Call[string]{MaxAge: time.Second}); leads || g != f {
 			t.Error("a flight of exactly maxAge was not joined")
 		}
 		time.Sleep(1)
 		tab.SetWaiting(f, true)
-		if g, leads := tab.Join("k", 0, time.Second, nil); leads || g != f {
+		if g, leads := tab.Join("k", Call[string]{MaxAge: time.Second}); leads || g != f {
 			t.Error("a waiting flight was not joined because of its age")
 		}
 		tab.SetWaiting(f, false)
-		g, leads := tab.Join("k", 0, time.Second, nil)
+		g, leads := tab.Join("k", Call[string]{MaxAge: time.Second})
 		if !leads {
 			t.Error("a flight older than maxAge was joined")
 		}
-		tab.Land(f, "", nil)
-		tab.Land(g, "", nil)
+		tab.Land(f, "", nil, nil)
+		tab.Land(g, "", nil, nil)
 		quiet(t, tab)
 	})
 }
@@ -228,26 +228,26 @@ func TestMaxAge(t *testing.T) {
 // A flight waits as long as the most patient caller who joined.
 func TestUntil(t *testing.T) {
 	tab := NewTable[string]()
-	f, _ := tab.Join("k", 5, 0, nil)
+	f, _ := tab.Join("k", Call[string]{Until: 5, Armed: true})
 	for _, u := range []int64{3, 9, 7} {
-		tab.Join("k", u, 0, nil)
+		tab.Join("k", Call[string]{Until: u, Armed: true})
 	}
 	if f.Until() != 9 {
 		t.Errorf("the flight waits until %d, want 9", f.Until())
 	}
-	tab.Land(f, "", nil)
+	tab.Land(f, "", nil, nil)
 }
 
 // Interim belongs to the flight that was led with it.
 func TestInterim(t *testing.T) {
 	tab := NewTable[string]()
 	old := "old"
-	f, _ := tab.Join("k", 0, 0, func() *string { return &old })
+	f, _ := tab.Join("k", Call[string]{Armed: true, Interim: func() *string { return &old }})
 	other := func() *string { t.Error("a joiner was asked for an interim"); return nil }
-	if g, leads := tab.Join("k", 0, 0, other); leads || g.Interim != &old {
+	if g, leads := tab.Join("k", Call[string]{Armed: true, Interim: other}); leads || g.Interim != &old {
 		t.Errorf("leads %t, interim %p", leads, g.Interim)
 	}
-	tab.Land(f, "", nil)
+	tab.Land(f, "", nil, nil)
 	quiet(t, tab)
 }
 
@@ -256,7 +256,7 @@ func TestOpen(t *testing.T) {
 	tab := NewTable[string]()
 	f := lead(t, tab, "k")
 	tab.Open(f)
-	tab.Land(f, "r", nil)
+	tab.Land(f, "r", nil, nil)
 	<-f.Done()
 	quiet(t, tab)
 }
@@ -281,7 +281,7 @@ func TestCheckFindsBrokenTables(t *testing.T) {
 	if w := tab.Check(); len(w) != 0 || tab.InFlight() != 1 {
 		t.Errorf("a sound table with one flight: %v, %d", w, tab.InFlight())
 	}
-	tab.Land(f, "", nil)
+	tab.Land(f, "", nil, nil)
 }
 
 // Properties, over random operations of many goroutines on a few keys: of one key at
@@ -319,7 +319,7 @@ func TestTableProperties(t *testing.T) {
 					w.RLock()
 					ended := w.ended
 					w.RUnlock()
-					f, leads := tab.Join(k, 0, 0, nil)
+					f, leads := tab.Join(k, Call[string]{Armed: true})
 					if !leads {
 						<-f.Done()
 						if f.Result() != k {
@@ -331,7 +331,7 @@ func TestTableProperties(t *testing.T) {
 					tab.SetWaiting(f, true)
 					tab.SetWaiting(f, false)
 					published := false
-					tab.Land(f, k, func() { published = true })
+					tab.Land(f, k, func() { published = true }, nil)
 					w.RLock()
 					begun := w.begun
 					w.RUnlock()
@@ -427,7 +427,7 @@ func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 3000 {
-				f, leads := tab.Join("k", 0, 0, nil)
+				f, leads := tab.Join("k", Call[string]{Armed: true})
 				if !leads {
 					<-f.Done()
 					continue
@@ -435,7 +435,7 @@ func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
 				if before := led.Add(1) - 1; published.Load() != before {
 					missed.Add(1)
 				}
-				tab.Land(f, "", func() { published.Add(1) })
+				tab.Land(f, "", func() { published.Add(1) }, nil)
 			}
 		})
 	}

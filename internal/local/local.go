@@ -119,7 +119,7 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 		seed:    maphash.MakeSeed(),
 		stripes: make([]atomic.Uint32, 1),
 	}
-	if o.Shared && o.MaxEntries > 0 {
+	if o.Shared {
 		n := 256
 		for n < o.MaxEntries && n < maxStripes {
 			n *= 2

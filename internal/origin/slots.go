@@ -21,12 +21,21 @@ func NewSlots(limit int) *Slots { return &Slots{limit: limit} }
 // Acquire waits for a place, first come, first served, until ctx is done; then it
 // returns the context's cause. A place that was given must be given back with
 // Release, once.
-func (s *Slots) Acquire(ctx context.Context) error {
+//
+// A caller who may use a place that somebody else has is told of it by spare, which
+// may be nil: what is received from there counts as a place, too (borrowed), and is
+// not given back here.
+func (s *Slots) Acquire(ctx context.Context, spare <-chan struct{}) (borrowed bool, err error) {
+	select {
+	case <-spare:
+		return true, nil
+	default:
+	}
 	s.mu.Lock()
 	if s.used < s.limit && s.queue.Len() == 0 {
 		s.used++
 		s.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	turn := make(chan struct{})
 	at := s.queue.PushBack(turn)
@@ -34,8 +43,11 @@ func (s *Slots) Acquire(ctx context.Context) error {
 
 	select {
 	case <-turn:
-		return nil
+		return false, nil
+	case <-spare:
+		borrowed = true
 	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +58,7 @@ func (s *Slots) Acquire(ctx context.Context) error {
 	default:
 		s.queue.Remove(at)
 	}
-	return context.Cause(ctx)
+	return borrowed, err
 }
 
 // Release gives a place back.

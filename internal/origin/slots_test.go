@@ -32,7 +32,7 @@ func queue(t *testing.T, s *Slots, n int) (order func() []int, ask func(context.
 	ask = func(ctx context.Context, i int) <-chan error {
 		done := make(chan error, 1)
 		go func() {
-			err := s.Acquire(ctx)
+			_, err := s.Acquire(ctx, nil)
 			if err == nil {
 				mu.Lock()
 				got = append(got, i)
@@ -126,10 +126,10 @@ func TestEndedContext(t *testing.T) {
 	s := NewSlots(1)
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
-	if err := s.Acquire(ctx); err != nil {
+	if _, err := s.Acquire(ctx, nil); err != nil {
 		t.Errorf("a free place: %v", err)
 	}
-	if err := s.Acquire(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := s.Acquire(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("no place: %v", err)
 	}
 	want(t, s, 1, 1, 0)
@@ -184,7 +184,7 @@ func TestSlotsProperties(t *testing.T) {
 						ctx, cancel = context.WithTimeout(bg, time.Duration(rnd.Intn(300))*time.Millisecond)
 					}
 					defer cancel()
-					if err := s.Acquire(ctx); err != nil {
+					if _, err := s.Acquire(ctx, nil); err != nil {
 						if d, _ := ctx.Deadline(); time.Until(d) > 0 {
 							t.Errorf("a waiter was sent away before its time: %v", err)
 						}

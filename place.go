@@ -1,0 +1,129 @@
+package onefill
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/onefill/onefill/internal/origin"
+)
+
+// place is a load's place at the origin. A load lends it to loads of the same cache
+// that are nested in it, one at a time: it waits for them, and MaxLoads outer loads
+// would otherwise wait for places that only they could free. It is free when nobody
+// uses it any more: the outer load may end before one that was nested in it.
+type place struct {
+	free func()
+	// spare holds a token while the place may be borrowed.
+	spare chan struct{}
+
+	mu    sync.Mutex // leaf
+	lent  bool       // guarded by mu
+	ended bool       // guarded by mu: the load that lends it has ended
+}
+
+// placeKey finds the place of the innermost load of a cache in a context.
+type placeKey struct{ cache any }
+
+func newPlace(free func()) *place {
+	p := &place{free: free, spare: make(chan struct{}, 1)}
+	p.spare <- struct{}{}
+	return p
+}
+
+// borrow is called by who has received the token. It fails if the load that lends the
+// place has ended meanwhile.
+func (p *place) borrow() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lent = !p.ended
+	return p.lent
+}
+
+// giveBack ends what borrow began.
+func (p *place) giveBack() {
+	p.mu.Lock()
+	p.lent = false
+	ended := p.ended
+	if !ended {
+		p.spare <- struct{}{} // there is room: this is the only token
+	}
+	p.mu.Unlock()
+	if ended {
+		p.free()
+	}
+}
+
+// leave is called at the end of the load that has the place.
+func (p *place) leave() {
+	p.mu.Lock()
+	p.ended = true
+	lent := p.lent
+	p.mu.Unlock()
+	if !lent {
+		p.free()
+	}
+}
+
+// place gets a place at the origin for one load, which leaves it when it ends. alone:
+// the load has no lease although there is a store; of those there are at most
+// MaxLoadsDegraded at once.
+func (c *Cache[K, V]) place(ctx context.Context, skey string, alone bool) (*place, error) {
+	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
+	defer cancel()
+	defer context.AfterFunc(c.life, cancel)()
+	outer, _ := ctx.Value(placeKey{c}).(*place)
+	if outer != nil {
+		p, err := c.nestedPlace(patience, outer)
+		return p, c.noPlace(err, skey, c.slots)
+	}
+	free := c.slots.Release
+	if alone {
+		if _, err := c.alone.Acquire(patience, nil); err != nil {
+			return nil, c.noPlace(err, skey, c.alone)
+		}
+		free = func() {
+			c.slots.Release()
+			c.alone.Release()
+		}
+	}
+	if _, err := c.slots.Acquire(patience, nil); err != nil {
+		if alone {
+			c.alone.Release()
+		}
+		return nil, c.noPlace(err, skey, c.slots)
+	}
+	return newPlace(free), nil
+}
+
+// nestedPlace waits for a place of its own or for the outer load's, whichever is
+// there first.
+func (c *Cache[K, V]) nestedPlace(patience context.Context, outer *place) (*place, error) {
+	spare := outer.spare
+	for {
+		borrowed, err := c.slots.Acquire(patience, spare)
+		switch {
+		case err != nil:
+			return nil, err
+		case !borrowed:
+			return newPlace(c.slots.Release), nil
+		case outer.borrow():
+			return newPlace(outer.giveBack), nil
+		}
+		spare = nil // the outer load has ended
+	}
+}
+
+// noPlace turns a failure to get a place into what the callers are told.
+func (c *Cache[K, V]) noPlace(err error, skey string, slots *origin.Slots) error {
+	if err == nil {
+		return nil
+	}
+	if c.life.Err() != nil {
+		return ErrClosed
+	}
+	c.stats.originBusy.Add(1)
+	c.tell(Event{Kind: EventOriginBusy, Key: skey})
+	_, limit, waiting := slots.State()
+	return fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(skey), c.opts.WaitTimeout/2, limit, waiting)
+}
