@@ -165,7 +165,7 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 	c.stats.unstorable.Add(1)
 	c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
 	c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
-	m.fillWith(ctx, lease, unstorableMark(e, l.ttl, granted), l.ttl, e)
+	_ = m.fillWith(ctx, lease, unstorableMark(e, l.ttl, granted), l.ttl, e) // an error is counted where it is made
 }
 
 // fillWith fills with data. If the store accepts it, e is published in local.

@@ -87,7 +87,7 @@ func (m *miss[K, V]) leg(ctx context.Context, fn func(context.Context) (outcome[
 		if returned {
 			return
 		}
-		err := error(ErrGoexit)
+		err := ErrGoexit
 		if r := recover(); r != nil {
 			err = &PanicError{r, debug.Stack()}
 		}

@@ -25,7 +25,7 @@ func TestValidatorFindsBrokenCaches(t *testing.T) {
 			}
 		},
 		"without a lease": func(c *Cache[string, string]) { _, _ = c.alone.Acquire(context.Background(), nil) },
-		"limit 0": func(c *Cache[string, string]) { c.slots.SetLimit(0) },
+		"limit 0":         func(c *Cache[string, string]) { c.slots.SetLimit(0) },
 		"at most 1 are allowed": func(c *Cache[string, string]) {
 			for _, k := range []string{"a", "b", "c"} {
 				_ = c.Set(context.Background(), k, "v")

@@ -71,7 +71,7 @@ func (s *Store) dedicate(client rueidis.Client) (*conn, error) {
 			// then: who is woken must not ask over the dead one again.
 			<-known
 			select {
-			case <-ended:
+			case <-ended: //nolint:errcheck // which error ended it does not matter
 				s.link.drop(c)
 			default:
 			}
