@@ -24,7 +24,9 @@ type loadingKey struct{}
 
 // SetTTL is called by a loader, with its own context, to decide how long what it
 // returns is fresh: instead of Options.TTL, or of NotFoundTTL with ErrNotFound.
-// 0 or less means that it is not stored at all. It does nothing outside a load.
+// 0 or less means that it is not stored at all: whoever waits in this process gets it,
+// other processes that wait load for themselves, one after the other. It does nothing
+// outside a load.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	if l, ok := ctx.Value(loadingKey{}).(*loading); ok {
 		l.ttl.Store(int64(max(ttl, 0)))

@@ -45,7 +45,8 @@ type Options[K comparable, V any] struct {
 	Name string
 
 	// Load asks the origin for one key. It returns ErrNotFound if the row does not
-	// exist. Its context ends after LoadTimeout and has the values of the caller's
+	// exist; an ErrNotFound that it got from another cache and passes on means the
+	// same, so hide it (with %v, not %w) where it does not. Its context ends after LoadTimeout and has the values of the caller's
 	// context, but not its cancellation. It may call SetTTL. Needed for Get;
 	// GetOrLoad brings its own.
 	Load func(ctx context.Context, key K) (V, error)
