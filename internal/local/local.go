@@ -191,17 +191,19 @@ func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
 	if !ok {
 		return nil, c.clock.NowNano(), false
 	}
-	e = &oe.Value
-	if c.stripes[e.Stamp.stripe].Load() != e.Stamp.pushes {
-		return nil, oe.SnapshotAtNano, false
+	now, stamp := oe.SnapshotAtNano, oe.Value.Stamp
+	if c.stripes[stamp.stripe].Load() != stamp.pushes {
+		return nil, now, false
 	}
-	if b := c.breaks.Load(); b != e.Stamp.breaks {
-		if e.Stamp.breaks < c.floor.Load() {
-			return nil, oe.SnapshotAtNano, false
+	if b := c.breaks.Load(); b != stamp.breaks {
+		if stamp.breaks < c.floor.Load() {
+			return nil, now, false
 		}
-		return e, oe.SnapshotAtNano, false
+	} else {
+		current = true
 	}
-	return e, oe.SnapshotAtNano, true
+	found := oe.Value // a copy, so that a miss allocates nothing
+	return &found, now, current
 }
 
 // Stamp is taken before the store is asked, and goes into the entry that is made
