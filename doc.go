@@ -37,8 +37,10 @@
 //
 // Now the callers of all processes together cause one load. Values that were read
 // once are kept in the process too, and Redis tells the process when somebody else
-// changes them. Package store/memstore is a store for tests: caches that are given
-// the same one behave like processes.
+// changes them. Package memcachestore is the same on memcached, on one server or
+// several, which tells nobody of changes: there Local.TTL says how long a process may
+// not know. Package store/memstore is a store for tests: caches that are given the
+// same one behave like processes.
 //
 // # When the data changes
 //
@@ -65,7 +67,10 @@
 //
 // Any other error is not an answer. It reaches everybody who waits, in every
 // process, is remembered for ErrorTTL so that a failing origin is not asked by
-// each caller in turn, and replaces no value.
+// each caller in turn, and replaces no value. An error that wraps a context's, that
+// of LoadTimeout included, says nothing about the row: it reaches those who wait in
+// this process and is not remembered, so an origin that hangs gets one load of a key
+// after the other.
 //
 // A loader may decide for how long its value is fresh: see [SetTTL].
 //
@@ -75,7 +80,13 @@
 // values of that caller's context, but not with its cancellation; it ends after
 // LoadTimeout; and its result is stored even if everybody has left. A caller waits
 // no longer than its own context and WaitTimeout. At most MaxLoads loads run at
-// once, and MaxLoadsDegraded while the store is unreachable.
+// once, and MaxLoadsDegraded while the store, or one of its servers, is unreachable
+// or grants no leases.
+//
+// A loader may Get from other caches, and from its own, with the context that it
+// was given: then its place among the MaxLoads serves the inner load too, and a cycle
+// is an error. An [ErrNotFound] that it gets there and passes on counts as its own:
+// the outer key is remembered as a row that does not exist.
 //
 // # Errors
 //
@@ -94,8 +105,10 @@
 //   - [ErrClosed]: the cache was closed.
 //
 // New, Set, Invalidate, Expire and Peek return a [*StoreError] if the store fails:
-// it names the service, the address, the operation and the cause. [Cache.GetMany]
-// returns what it has, and a [*ManyError] with the error of each key that failed.
+// it names the service, the address, the operation and the cause. Set also fails if
+// the value cannot be stored, since it cannot be encoded or is larger than
+// MaxValueBytes; then the key has been invalidated. [Cache.GetMany] returns what it
+// has, and a [*ManyError] with the error of each key that failed.
 //
 // # Guarantees
 //
@@ -111,7 +124,8 @@
 //   - A caller that leaves takes nobody along.
 //   - An error is not a miss: it deletes and replaces nothing.
 //   - Invalidate tells the truth: nil means that it was applied.
-//   - Any bytes are a value; what cannot be decoded is a miss.
+//   - Any bytes are a value; what cannot be decoded is a miss. What is too large for
+//     the store is served and kept in the process; each process loads it for itself.
 //
 // Not promised: one load after a lease was lost, linearizability with the database,
 // mutual exclusion for anything but filling caches, and the first two of the above
