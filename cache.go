@@ -161,7 +161,7 @@ func (c *Cache[K, V]) lost() {
 // or about one of its servers.
 func (c *Cache[K, V]) storeDown(err error) {
 	c.limitLoads()
-	c.log.Warn("the store is unreachable; loads are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
+	c.log.Warn("the store, or one of its servers, is unreachable; loads are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
 	c.tell(Event{Kind: EventStoreDown, Err: err})
 }
 

@@ -358,3 +358,40 @@ func TestJoinInTheLastMoment(t *testing.T) {
 		time.Sleep(3 * time.Second)
 	})
 }
+
+// The same for loads that are nested in such loads. Forced: every acquire is refused, and
+// each of 8 outer loads asks for 8 keys at once.
+func TestRefusedLeasesLimitNestedLoads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v", time.Second)
+		var c *cache
+		c = newCache(t, with(options{MaxLoads: 64, MaxLoadsDegraded: 8, Load: func(ctx context.Context, key string) (string, error) {
+			if key[0] != 'o' {
+				return db.load(ctx, key)
+			}
+			keys := make([]string, 8)
+			for i := range keys {
+				keys[i] = fmt.Sprint(key[1:], ".", i)
+			}
+			rows, err := c.GetMany(ctx, keys)
+			return fmt.Sprint(len(rows)), err
+		}}, st))
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpAcquire {
+				return memstore.Fault{Err: errors.New("OOM"), Refused: true}
+			}
+			return memstore.Fault{}
+		})
+		all := make(chan answer, 8)
+		for i := range cap(all) {
+			go func() { all <- <-ask(bg, c, fmt.Sprint("o", i)) }()
+		}
+		for range cap(all) {
+			wantAll(t, []answer{<-all}, "8")
+		}
+		if n := db.most.Load(); n != 8 {
+			t.Errorf("%d loads at once, MaxLoadsDegraded is 8", n)
+		}
+	})
+}

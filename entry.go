@@ -70,7 +70,7 @@ func (c *Cache[K, V]) maxValueBytes() int {
 // unstorableMark is what the store keeps in the place of a value that it cannot hold.
 func unstorableMark[V any](e *local.Entry[V], ttl time.Duration, granted time.Time) []byte {
 	created := time.UnixMicro(e.Created)
-	env := store.Envelope{Kind: store.KindUnstorable, Version: store.NewVersion(granted), Created: created, SoftExpiry: wallAfter(created, ttl)}
+	env := store.Envelope{Kind: store.KindUnstorable, Version: store.NewVersion(granted), Created: created, SoftExpiry: wallAfter(created, ttl), RowVersion: e.RowVersion()}
 	return env.Encode()
 }
 

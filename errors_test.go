@@ -97,7 +97,7 @@ func TestFailedLoadDeletesNothing(t *testing.T) {
 		for _, grace := range []time.Duration{0, time.Hour} {
 			key := grace.String()
 			db := newOrigin("v1", 10*time.Millisecond)
-			caches := fleet(t, st, options{Load: db.load, TTL: time.Minute, StaleOnError: grace, EarlyRefresh: 1e9})
+			caches := fleet(t, st, options{Load: db.load, TTL: time.Minute, StaleOnError: grace, EarlyRefresh: 1e15})
 			wantAll(t, herd(bg, 1, key, caches...), "v1")
 			before, _ := st.Raw("test", key)
 			db.fail(errBroken)

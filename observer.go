@@ -45,7 +45,7 @@ const (
 	EventEarlyRefresh                      // a background refresh began before the value's expiry
 	EventOriginBusy                        // a flight got no place at the origin
 	EventStoreError                        // an operation of the store failed; Err
-	EventStoreDown                         // the store is taken for unreachable; Err
+	EventStoreDown                         // the store, or one of its servers, is taken for unreachable; Err
 	EventStoreUp                           // the store answers again
 	EventUndecodable                       // a stored entry could not be read; Err
 	EventUnstorable                        // a value could not be encoded or is too large; Err

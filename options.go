@@ -107,12 +107,14 @@ type Options[K comparable, V any] struct {
 	// MaxLoads is the most loads at once in this cache. A load that gets no place
 	// within half of WaitTimeout is given up: its callers get a stale value where
 	// StaleOnError allows it, else ErrOriginBusy. First come, first served. A load
-	// that is nested in another one of this cache uses the outer one's place.
+	// that is nested in another one of this cache takes a place of its own or the outer
+	// one's, whichever is free first.
 	// Default 256.
 	MaxLoads int
 
-	// MaxLoadsDegraded is the same while the store is unreachable. Default an
-	// eighth of MaxLoads, at least 1. Not more than MaxLoads.
+	// MaxLoadsDegraded is the same while the store, or one of its servers, is
+	// unreachable, and at any time for loads that could get no lease. Default an eighth
+	// of MaxLoads, at least 1. Not more than MaxLoads.
 	MaxLoadsDegraded int
 
 	// StoreTimeout bounds one operation of the store. Default 250 ms.
@@ -131,9 +133,10 @@ type Options[K comparable, V any] struct {
 	// Default LoadLimited.
 	OnStoreDown StoreDownPolicy
 
-	// MaxValueBytes is the largest encoded value that goes to the store. A larger
-	// one that was loaded is served and kept in local only; Set refuses it. Default
-	// 1 MiB.
+	// MaxValueBytes is the largest encoded value that goes to the store. A larger one
+	// that was loaded is served and kept in local; a mark in the store tells the other
+	// processes, each of which loads it for itself. Set refuses it and invalidates the
+	// key. Default 1 MiB, or the server's limit if that is less.
 	MaxValueBytes int
 
 	// Codec turns values into bytes and back. Default: []byte and string as they

@@ -13,7 +13,8 @@ import (
 // would otherwise wait for places that only they could free. It is free when nobody
 // uses it any more: the outer load may end before one that was nested in it.
 type place struct {
-	free func()
+	free     func()
+	borrowed bool // from an outer load
 	// spare holds a token while the place may be borrowed.
 	spare chan struct{}
 
@@ -73,42 +74,42 @@ func (c *Cache[K, V]) place(ctx context.Context, skey string, alone bool) (*plac
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 	outer, _ := ctx.Value(placeKey{c}).(*place)
-	if outer != nil {
-		p, err := c.nestedPlace(patience, outer)
-		return p, c.noPlace(err, skey, c.slots)
-	}
-	free := c.slots.Release
+	own := func() {}
 	if alone {
-		if _, err := c.alone.Acquire(patience, nil); err != nil {
-			return nil, c.noPlace(err, skey, c.alone)
+		p, err := c.placeIn(patience, c.alone, outer)
+		if err != nil || p.borrowed {
+			return p, c.noPlace(err, skey, c.alone)
 		}
-		free = func() {
-			c.slots.Release()
-			c.alone.Release()
-		}
+		own = p.leave
 	}
-	if _, err := c.slots.Acquire(patience, nil); err != nil {
-		if alone {
-			c.alone.Release()
-		}
+	p, err := c.placeIn(patience, c.slots, outer)
+	if err != nil {
+		own()
 		return nil, c.noPlace(err, skey, c.slots)
 	}
-	return newPlace(free), nil
+	free := p.free
+	p.free = func() { free(); own() }
+	return p, nil
 }
 
-// nestedPlace waits for a place of its own or for the outer load's, whichever is
-// there first.
-func (c *Cache[K, V]) nestedPlace(patience context.Context, outer *place) (*place, error) {
-	spare := outer.spare
+// placeIn waits for a place of its own or for the outer load's, if there is one,
+// whichever is free first.
+func (c *Cache[K, V]) placeIn(patience context.Context, slots *origin.Slots, outer *place) (*place, error) {
+	var spare chan struct{}
+	if outer != nil {
+		spare = outer.spare
+	}
 	for {
-		borrowed, err := c.slots.Acquire(patience, spare)
+		borrowed, err := slots.Acquire(patience, spare)
 		switch {
 		case err != nil:
 			return nil, err
 		case !borrowed:
-			return newPlace(c.slots.Release), nil
+			return newPlace(slots.Release), nil
 		case outer.borrow():
-			return newPlace(outer.giveBack), nil
+			p := newPlace(outer.giveBack)
+			p.borrowed = true
+			return p, nil
 		}
 		spare = nil // the outer load has ended
 	}

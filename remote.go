@@ -18,7 +18,7 @@ type remote struct {
 	hears   healthListener
 
 	// A session that keeps its keys on several servers has a health for each.
-	sharded sharded // nil if it does not
+	sharded store.Sharded // nil if it does not
 	whole   health
 	servers sync.Map     // by address: *health
 	downs   atomic.Int32 // how many of them are down
@@ -33,12 +33,6 @@ type healthListener interface {
 	storeError(key string, err error)
 }
 
-// sharded is what a session may offer beside store.Session: the server of a key.
-// Then a server that is down costs its share of the keys, not the cache.
-type sharded interface {
-	Server(key string) string
-}
-
 // retryAfter is what a store has to make a new connection.
 const retryAfter = 10 * time.Millisecond
 
@@ -49,7 +43,7 @@ func newRemote(timeout time.Duration, hears healthListener) *remote {
 // attach completes the remote with its session.
 func (r *remote) attach(s store.Session) {
 	r.session = s
-	r.sharded, _ = s.(sharded)
+	r.sharded, _ = s.(store.Sharded)
 }
 
 // down says whether the store, or a part of it, is taken for unreachable.

@@ -104,3 +104,21 @@ func TestSetOfAnUnstorableValue(t *testing.T) {
 		}
 	})
 }
+
+// A mark stands for its row: one of an older version does not replace a newer row.
+// Forced: the store has version 5; a replica that lags gives a large version 4.
+func TestUnstorableOlderRow(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("5:small", 0)
+		o := options{Load: db.load, Version: rowVersion, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour}
+		caches := fleet(t, small(st), o)
+		get(t, caches[0], "k", "5:small")
+		time.Sleep(3 * time.Second)
+		db.write("4:" + strings.Repeat("x", 300))
+		_, err := caches[1].Get(bg, "k")
+		must(t, err)
+		db.fail(errBroken)
+		time.Sleep(10 * time.Second)
+		get(t, caches[2], "k", "5:small") // stale, but newer than the mark's row
+	})
+}

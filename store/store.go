@@ -226,12 +226,19 @@ type Session interface {
 	// have been.
 	Invalidate(ctx context.Context, keys ...string) error
 	// Expire sets the soft expiry of the stored values to now where it is later
-	// (see [Expired]), and voids leases and failure records; values that have no
-	// soft expiry (not-found marks, foreign data) are removed.
+	// (see [Expired]), and voids leases and failure records; what is no value with a
+	// soft expiry (marks, foreign data) is removed.
 	Expire(ctx context.Context, now time.Time, keys ...string) error
 	// Ping asks the server whether it answers.
 	Ping(ctx context.Context) error
 	// Close ends the session: watches are woken, events stop. The store stays
 	// open; it belongs to whoever made it.
 	Close() error
+}
+
+// Sharded may be implemented by a session whose keys lie on several servers. Then a
+// server that is down costs its own keys only.
+type Sharded interface {
+	// Server names the server of a key, without asking it.
+	Server(key string) string
 }
