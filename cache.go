@@ -17,17 +17,15 @@ import (
 
 // Cache is a cache in front of a slow origin. It is safe for concurrent use.
 type Cache[K comparable, V any] struct {
-	opts    Options[K, V] // with defaults
-	codec   uint32        // the id of opts.Codec
-	log     *slog.Logger
-	local   *local.Cache[K, V]
-	flights *flight.Table[outcome[V]]
-	accept  func(*outcome[V]) bool // acceptInterim, made once
-	slots   *origin.Slots
-	alone   *origin.Slots // for loads without a lease though there is a store; taken before slots
-	// limiting orders the changes of the slots' limit; slots.mu is taken under it.
-	limiting sync.Mutex
-	remote   *remote // nil without a store
+	opts     Options[K, V] // with defaults
+	codec    uint32        // the id of opts.Codec
+	log      *slog.Logger
+	local    *local.Cache[K, V]
+	flights  *flight.Table[outcome[V]]
+	accept   func(*outcome[V]) bool // acceptInterim, made once
+	slots    *origin.Slots
+	alone    *origin.Slots // for loads without a lease though there is a store, MaxLoadsDegraded of them; taken before slots
+	remote   *remote       // nil without a store
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
 	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
@@ -160,8 +158,7 @@ func (c *Cache[K, V]) lost() {
 // storeDown and storeUp are called by remote when its mind changes about the store,
 // or about one of its servers.
 func (c *Cache[K, V]) storeDown(err error) {
-	c.limitLoads()
-	c.log.Warn("the store, or one of its servers, is unreachable; loads are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
+	c.log.Warn("the store, or one of its servers, is unreachable; loads without a lease are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
 	c.tell(Event{Kind: EventStoreDown, Err: err})
 }
 
@@ -169,20 +166,8 @@ func (c *Cache[K, V]) storeUp() {
 	if c.remote.sharded == nil {
 		c.mended()
 	}
-	c.limitLoads()
 	c.log.Info("the store answers again")
 	c.tell(Event{Kind: EventStoreUp})
-}
-
-// limitLoads sets the number of places by what is known of the store now.
-func (c *Cache[K, V]) limitLoads() {
-	c.limiting.Lock()
-	defer c.limiting.Unlock()
-	limit := c.opts.MaxLoads
-	if c.remote.down() {
-		limit = c.opts.MaxLoadsDegraded
-	}
-	c.slots.SetLimit(limit)
 }
 
 // mended: the store answers after a break. What was read before it may have been

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
 
@@ -394,4 +395,308 @@ func TestRefusedLeasesLimitNestedLoads(t *testing.T) {
 			t.Errorf("%d loads at once, MaxLoadsDegraded is 8", n)
 		}
 	})
+}
+
+// Options.Key panics for one key of several: the flight of the key before it, which this
+// call leads already, flies all the same.
+func TestKeyPanicsInGetMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCache(t, options{Load: func(context.Context, string) (string, error) { return "v", nil },
+			WaitTimeout: time.Second,
+			Key: func(k string) string {
+				if k == "bad" {
+					panic("key")
+				}
+				return k
+			}})
+		func() {
+			defer func() { t.Log("recovered", recover()) }()
+			c.GetMany(bg, []string{"good", "bad"})
+		}()
+		v, err := c.Get(bg, "good")
+		t.Log(v, err)
+		if err != nil {
+			t.Errorf("key is dead: %v", err)
+		}
+	})
+}
+
+// The same with Options.Clone, at a hit in local.
+func TestClonePanicsInGetMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCache(t, options{Load: func(context.Context, string) (string, error) { return "v", nil },
+			WaitTimeout: time.Second,
+			Clone: func(k string) string {
+				if k == "bad" {
+					panic("clone")
+				}
+				return k
+			}})
+		must(t, c.Set(bg, "b", "bad"))
+		func() {
+			defer func() { t.Log("recovered", recover()) }()
+			c.GetMany(bg, []string{"good", "b"})
+		}()
+		v, err := c.Get(bg, "good")
+		if err != nil {
+			t.Errorf("key is dead: %q %v", v, err)
+		}
+	})
+}
+
+// Close comes while GetMany sends its flights off one by one: those that are refused leave
+// the batch, so that the others do not wait for them. Forced by closing as soon as most of
+// them are counted.
+func TestCloseInTheMiddleOfABatch(t *testing.T) {
+	for i := range 30 {
+		c, err := onefill.New(options{
+			WaitTimeout: time.Second,
+			LoadMany: func(_ context.Context, keys []string) (map[string]string, error) {
+				return map[string]string{}, nil
+			}, MaxBatch: 10000})
+		must(t, err)
+		keys := make([]string, 500)
+		for i := range keys {
+			keys[i] = fmt.Sprint(i)
+		}
+		done := make(chan error, 1)
+		go func() { _, err := c.GetMany(bg, keys); done <- err }()
+		for c.InFlight() < 400+i/4 {
+			runtime.Gosched()
+			if len(done) > 0 {
+				break
+			}
+		}
+		start := time.Now()
+		cerr := c.Close()
+		if cerr != nil {
+			t.Fatalf("round %d: Close after %v: %v; in flight for ever: %d", i, time.Since(start), cerr, c.InFlight())
+		}
+		<-done
+	}
+}
+
+// An observer exits the goroutine when it hears of a refresh: the refresh flies.
+func TestObserverExitsAtARefresh(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var once atomic.Bool
+		o := newOrigin("v", time.Millisecond)
+		c := newCache(t, options{Load: o.load, WaitTimeout: time.Second, TTL: time.Second, Jitter: onefill.NoJitter, StaleFor: time.Hour,
+			Observer: onefill.ObserverFunc(func(e onefill.Event) {
+				if e.Kind == onefill.EventRefresh && once.CompareAndSwap(false, true) {
+					runtime.Goexit()
+				}
+			})})
+		get(t, c, "k", "v")
+		o.write("w")
+		time.Sleep(2 * time.Second)
+		done := make(chan bool)
+		go func() { defer close(done); c.Get(bg, "k") }()
+		<-done
+		for range 3 {
+			time.Sleep(10 * time.Second)
+			c.Get(bg, "k")
+		}
+		time.Sleep(time.Second)
+		get(t, c, "k", "w")
+	})
+}
+
+// The store cannot push. A has seen the stale value and waits for a stranger's load; B
+// invalidates; A wins the lease, and its load fails. The old value is not served, as the
+// store's answer did not show it any more: not to who came after, nor from local later.
+func TestOldValueIsNotRevived(t *testing.T) {
+	for _, o := range []memstore.Options{{NoPush: true}, {NoPush: true, AcquireReads: true, ForgetsToken: true}, {}} {
+		t.Run(fmt.Sprint(o), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				st := memstore.New(o)
+				db := newOrigin("old", time.Millisecond)
+				opt := options{Load: db.load, Store: st, TTL: 10 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour,
+					Local: onefill.LocalOptions{TTL: time.Second}, WaitTimeout: 20 * time.Second, LoadTimeout: 19 * time.Second, LeaseTTL: 30 * time.Second}
+				a := newCache(t, opt)
+				b := newCache(t, opt)
+				get(t, a, "k", "old")
+				time.Sleep(12 * time.Second)
+				// another process refreshes
+				s, err := st.Attach(bg, store.Config{Name: "test"})
+				must(t, err)
+				defer s.Close()
+				item, err := s.Get(bg, "k")
+				must(t, err)
+				ans, err := s.Acquire(bg, "k", store.Request{Token: store.NewToken(), TTL: 30 * time.Second, Seen: store.MarkOf(item.Data)})
+				must(t, err)
+				if ans.State != store.Won {
+					t.Fatal(ans.State)
+				}
+				first := ask(bg, a, "k") // Held
+				pending(t, first)
+				time.Sleep(2 * time.Second)
+				db.fail(errors.New("db"))
+				resume := db.pause()
+				must(t, b.Invalidate(bg, "k"))
+				time.Sleep(50 * time.Millisecond)
+				// someone who comes after the invalidation
+				second := ask(bg, a, "k")
+				time.Sleep(3 * time.Second)
+				resume()
+				x := <-second
+				if x.err == nil {
+					t.Errorf("second, who came 50 ms after Invalidate: %q stale=%t err=%v coalesced=%t", x.Value, x.Stale, x.err, x.Coalesced)
+				}
+				y := <-first
+				t.Logf("first: %q %v", y.Value, y.err)
+				time.Sleep(500 * time.Millisecond)
+				r, err := a.Fetch(bg, "k")
+				if err == nil {
+					t.Errorf("a third, 3.5 s after Invalidate (Local.TTL 1 s): %q stale=%t", r.Value, r.Stale)
+				}
+			})
+		})
+	}
+}
+
+// A look at the store that hangs does not keep its caller beyond WaitTimeout, though
+// StoreTimeout is longer.
+func TestWaitTimeoutBelowStoreTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v", time.Millisecond)
+		c := newCache(t, options{Load: db.load, Store: st, StoreTimeout: 2 * time.Second, WaitTimeout: 100 * time.Millisecond})
+		hold := make(chan struct{})
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpGet {
+				return memstore.Fault{Hold: hold}
+			}
+			return memstore.Fault{}
+		})
+		x := <-ask(bg, c, "k")
+		if x.took > 150*time.Millisecond {
+			t.Errorf("WaitTimeout 100 ms, took %v, %v", x.took, x.err)
+		}
+		close(hold)
+	})
+}
+
+type shardedStore struct{ *memstore.Store }
+type shardedSession struct{ store.Session }
+
+func (s shardedStore) Attach(ctx context.Context, cfg store.Config) (store.Session, error) {
+	x, err := s.Store.Attach(ctx, cfg)
+	return shardedSession{x}, err
+}
+func (s shardedSession) Server(key string) string { return key[:1] }
+
+// One of two servers is down: keys of the other are loaded under leases, at full speed.
+func TestOneServerDownLimitsItsOwnKeysOnly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{NoPush: true})
+		db := newOrigin("v", time.Second)
+		c := newCache(t, options{Load: db.load, Store: shardedStore{st}, MaxLoads: 64, MaxLoadsDegraded: 1, WaitTimeout: 10 * time.Second, LoadTimeout: 5 * time.Second})
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Key != "" && op.Key[0] == 'x' {
+				return memstore.Fault{Err: memstore.ErrDown}
+			}
+			return memstore.Fault{}
+		})
+		for i := range 3 {
+			c.Get(bg, fmt.Sprint("x", i))
+		}
+		var ch []<-chan answer
+		for i := range 20 {
+			ch = append(ch, ask(bg, c, fmt.Sprint("a", i)))
+		}
+		busy := 0
+		var most time.Duration
+		for _, x := range ch {
+			a := <-x
+			if a.err != nil {
+				busy++
+			}
+			most = max(most, a.took)
+		}
+		if busy > 0 || most > 2*time.Second {
+			t.Errorf("keys of the server that is up: %d of 20 failed, slowest %v", busy, most)
+		}
+		st.SetFault(nil)
+	})
+}
+
+// Others' operations have opened the breaker while a load ran, and the store is back: the
+// fill is tried all the same, and the fleet does not wait for the lease's end.
+func TestFillIsTriedWhileTheBreakerIsOpen(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			st := memstore.New(memstore.Options{NoPush: !push})
+			db := newOrigin("v", 500*time.Millisecond)
+			opt := options{Load: db.load, Store: st, LeaseTTL: 20 * time.Second}
+			a, b := newCache(t, opt), newCache(t, opt)
+			x := ask(bg, a, "k")
+			time.Sleep(200 * time.Millisecond)
+			st.Down()
+			for range 7 { // others' operations open the breaker
+				a.Peek(bg, "other")
+				time.Sleep(42 * time.Millisecond)
+			}
+			st.Up() // 500 ms: the next probe is due later
+			y := ask(bg, b, "k")
+			p := <-x
+			q := <-y
+			t.Logf("push %t: a %q %v after %v; fills %d", push, p.Value, p.err, p.took, a.Stats().Fills)
+			if q.took > 2*time.Second {
+				t.Errorf("push %t: the other process waited %v (%q, %v), loads %d", push, q.took, q.Value, q.err, db.loads.Load())
+			}
+		})
+	}
+}
+
+// Fill and release both fall into a short outage: the release is repeated.
+func TestReleaseIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v", 500*time.Millisecond)
+		opt := options{Load: db.load, Store: st, LeaseTTL: 20 * time.Second}
+		a, b := newCache(t, opt), newCache(t, opt)
+		x := ask(bg, a, "k")
+		time.Sleep(450 * time.Millisecond)
+		st.Down()
+		<-x
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		st.Up()
+		q := <-ask(bg, b, "k")
+		if q.took > 2*time.Second {
+			t.Errorf("the other process waited %v (%q, %v)", q.took, q.Value, q.err)
+		}
+	})
+}
+
+// StaleOnError gives those whose patience ends the old value, and not now and then
+// ErrWaitTimeout.
+func TestStaleAtTheEndOfPatience(t *testing.T) {
+	stale, timeout := 0, 0
+	for range 20 {
+		bubble(t, func(t *testing.T) {
+			st := memstore.New()
+			db := newOrigin("old", time.Millisecond)
+			a := newCache(t, options{Load: db.load, Store: st, TTL: 10 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour, WaitTimeout: 3 * time.Second})
+			get(t, a, "k", "old")
+			time.Sleep(12 * time.Second)
+			s, err := st.Attach(bg, store.Config{Name: "test"})
+			must(t, err)
+			defer s.Close()
+			item, _ := s.Get(bg, "k")
+			if ans, err := s.Acquire(bg, "k", store.Request{Token: store.NewToken(), TTL: 30 * time.Second, Seen: store.MarkOf(item.Data)}); err != nil || ans.State != store.Won {
+				t.Fatal(ans.State, err)
+			}
+			x := <-ask(bg, a, "k")
+			if x.err == nil {
+				stale++
+			} else {
+				timeout++
+			}
+		})
+	}
+	if timeout > 0 {
+		t.Errorf("%d callers got the old value, %d ErrWaitTimeout", stale, timeout)
+	}
 }

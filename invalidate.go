@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/onefill/onefill/internal/flight"
@@ -133,12 +134,23 @@ func (c *Cache[K, V]) write(ctx context.Context, keys []K, drop func(K), apply f
 	if c.remote == nil {
 		return nil
 	}
-	key := "" // several servers may be meant
-	if len(skeys) == 1 {
-		key = skeys[0]
+	var errs []error
+	for chunk := range slices.Chunk(skeys, writeChunk) {
+		key := "" // several servers may be meant
+		if len(chunk) == 1 {
+			key = chunk[0]
+		}
+		err := c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, chunk) })
+		if len(chunk) == len(skeys) {
+			return err
+		}
+		errs = append(errs, err)
 	}
-	return c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, skeys) })
+	return errors.Join(errs...)
 }
+
+// writeChunk is how many keys share one StoreTimeout.
+const writeChunk = 1000
 
 // writable is the key as a string, if the cache can be written to.
 func (c *Cache[K, V]) writable(key K) (string, error) {

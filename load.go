@@ -111,7 +111,6 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 			c.release(ctx, m.f.Key, lease)
 		}
 	}()
-	m.confirmOld()
 	l, err := m.loadInPlace(ctx, false)
 	lost := alive.stop()
 	out := outcome[V]{}
@@ -137,10 +136,20 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 	return out
 }
 
-// confirmOld: the store has just said, or shown by a lease that was not void, that the
-// old value which it gave has not been invalidated since.
-func (m *miss[K, V]) confirmOld() {
-	if m.old != nil && m.oldFrom == SourceStore {
+// confirmOld notes whether the store holds the old value still, as its answer to an
+// acquire shows: by the item, or where it pushes by not having said otherwise. Then it
+// may be served for Local.TTL from now on, where stale values are allowed.
+func (m *miss[K, V]) confirmOld(a store.Answer) {
+	if m.old == nil || m.oldFrom != SourceStore {
+		return
+	}
+	push := m.c.remote.session.Features().Push
+	m.confirmed = a.Item.Found || push && m.c.local.Current(m.old.Stamp)
+	m.trustOld()
+}
+
+func (m *miss[K, V]) trustOld() {
+	if m.confirmed {
 		old := *m.old
 		old.Trusted = until(m.c.local.Now(), m.c.localTTL())
 		m.old = &old
@@ -175,7 +184,8 @@ func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byt
 	c := m.c
 	m.stamp = c.local.Stamp(m.f.Key) // the fill reads the value again, and arms for it
 	var ok bool
-	err = c.remote.do(ctx, m.f.Key, func(ctx context.Context) error {
+	// Tried also while the store is taken for unreachable: all who wait depend on it.
+	err = c.remote.must(ctx, m.f.Key, func(ctx context.Context) error {
 		ok, err = lease.Fill(ctx, data, ttl)
 		return err
 	})
@@ -217,7 +227,7 @@ func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) 
 		c.releaseLater(ctx, m.f.Key, lease)
 	}
 	if err == nil && ok {
-		m.confirmOld()
+		m.trustOld() // the lease was not void, so nobody has invalidated it since
 	}
 	if err != nil || ok {
 		m.rememberFailure(l.err, c.opts.ErrorTTL)
@@ -243,11 +253,15 @@ func (c *Cache[K, V]) release(ctx context.Context, skey string, lease store.Leas
 }
 
 // releaseLater is release for those who have an answer already and should not wait
-// for a store that is in trouble.
+// for a store that is in trouble. It is repeated until the store has answered: the
+// fleet waits for it.
 func (c *Cache[K, V]) releaseLater(ctx context.Context, skey string, lease store.Lease) {
-	ctx = context.WithoutCancel(ctx)
-	if !c.begin(func() { c.release(ctx, skey, lease) }) {
-		c.release(ctx, skey, lease)
+	op := func() error {
+		_, err := c.release(ctx, skey, lease)
+		return err
+	}
+	if !c.insist(c.opts.LeaseTTL, op) {
+		op()
 	}
 }
 

@@ -67,6 +67,11 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 	c := g.c
 	asked := make(map[K]struct{}, len(keys))
 	var leading []*miss[K, V]
+	defer func() { // also if a Key or a Clone panics: who leads must fly
+		for _, m := range leading {
+			m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
+		}
+	}()
 	for _, key := range keys {
 		if _, twice := asked[key]; twice {
 			continue
@@ -104,9 +109,6 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 		for _, m := range leading {
 			m.batch, m.inBatch = b, true
 		}
-	}
-	for _, m := range leading {
-		m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
 	}
 }
 

@@ -42,6 +42,8 @@ type miss[K comparable, V any] struct {
 	old     *local.Entry[V]
 	oldFrom Source
 	doubted bool
+	// confirmed: the store has shown, when it was last asked, that it holds old still.
+	confirmed bool
 
 	// unstorable: the store has said that it cannot hold the value.
 	unstorable bool
@@ -61,8 +63,9 @@ type miss[K comparable, V any] struct {
 // flight has landed without having been in the air. If not, also because the
 // leader's own context has ended, takeOff goes on: nobody else is left behind.
 func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
-	if m.c.remote == nil || m.c.remote.session.Features().AcquireReads {
-		return out, false
+	c := m.c
+	if c.remote == nil || c.remote.session.Features().AcquireReads || c.opts.WaitTimeout < 2*c.opts.StoreTimeout {
+		return out, false // there is nothing to look at, or the look may take longer than the caller waits
 	}
 	return m.leg(ctx, m.look)
 }
@@ -75,6 +78,7 @@ func (m *miss[K, V]) takeOff(ctx context.Context) bool {
 	if m.c.begin(func() { m.leg(ctx, m.fly) }) {
 		return true
 	}
+	m.leaveBatch(ctx)
 	m.land(ctx, outcome[V]{err: ErrClosed})
 	return false
 }
@@ -265,12 +269,13 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 				return m.loadAlone(ctx)
 			}
 		case store.Won:
+			m.confirmOld(a)
 			return m.loadLeased(ctx, a.Lease)
 		case store.Failed:
-			m.confirmOld()
+			m.confirmOld(a)
 			return m.sharedFailure(a)
 		case store.Held:
-			m.confirmOld()
+			m.confirmOld(a)
 			m.wait(ctx, a)
 		default:
 			return outcome[V]{err: fmt.Errorf("onefill: the store answered %v to acquire", a.State)}
@@ -286,11 +291,21 @@ func (m *miss[K, V]) patient() bool {
 	if c.life.Err() != nil {
 		return false
 	}
-	if c.local.Now() < m.f.Until() {
+	if c.local.Now() < m.giveUpAt() {
 		return true
 	}
 	c.flights.Leave(m.f)
-	return c.local.Now() < m.f.Until()
+	return c.local.Now() < m.giveUpAt()
+}
+
+// giveUpAt is when the flight stops waiting for another process's load: when nobody who
+// joined waits any more, or a moment before if it can give them a stale value then.
+func (m *miss[K, V]) giveUpAt() int64 {
+	at := m.f.Until()
+	if _, ok := m.staleOnError(true); ok {
+		at -= int64(min(20*time.Millisecond, m.c.opts.WaitTimeout/10))
+	}
+	return at
 }
 
 // disown gives back a lease that was perhaps granted by an acquire whose answer was
@@ -300,19 +315,24 @@ func (c *Cache[K, V]) disown(ctx context.Context, skey string, req store.Request
 	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, errNotAsked) || !c.remote.session.Features().KeepsToken {
 		return
 	}
-	over := until(c.local.Now(), req.TTL) // then it has ended by itself
-	c.begin(func() {
-		for c.local.Now() < over && !c.closed.Load() {
-			a, err := c.remote.acquireOnce(ctx, skey, req)
-			if a.Watch != nil {
-				a.Watch.Stop()
-			}
-			if a.State == store.Won {
-				_, err = c.release(ctx, skey, a.Lease)
-			}
-			if !errors.Is(err, store.ErrUnavailable) {
-				return
-			}
+	c.insist(req.TTL, func() error {
+		a, err := c.remote.acquireOnce(ctx, skey, req)
+		if a.Watch != nil {
+			a.Watch.Stop()
+		}
+		if a.State == store.Won {
+			_, err = c.release(ctx, skey, a.Lease)
+		}
+		return err
+	})
+}
+
+// insist repeats an operation in the background until the store has answered, or for d,
+// which is how long the lease lasts that it is to end. False: the cache is closed.
+func (c *Cache[K, V]) insist(d time.Duration, op func() error) bool {
+	over := until(c.local.Now(), d)
+	return c.begin(func() {
+		for errors.Is(op(), store.ErrUnavailable) && c.local.Now() < over && !c.closed.Load() {
 			t := time.NewTimer(probeEvery)
 			select {
 			case <-t.C:
@@ -332,7 +352,7 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) {
 		m.waiting = start
 		c.stats.leaseWaits.Add(1)
 	}
-	left := time.Duration(m.f.Until() - start)
+	left := time.Duration(m.giveUpAt() - start)
 	pause := pollAfter(time.Duration(start-m.waiting), time.Duration(c.lastCost.Load()))
 	var woken <-chan struct{}
 	if a.Watch != nil {

@@ -112,9 +112,9 @@ type Options[K comparable, V any] struct {
 	// Default 256.
 	MaxLoads int
 
-	// MaxLoadsDegraded is the same while the store, or one of its servers, is
-	// unreachable, and at any time for loads that could get no lease. Default an eighth
-	// of MaxLoads, at least 1. Not more than MaxLoads.
+	// MaxLoadsDegraded is the most loads at once that have no lease, since the store,
+	// or the server of their key, is unreachable or refuses. Default an eighth of
+	// MaxLoads, at least 1. Not more than MaxLoads.
 	MaxLoadsDegraded int
 
 	// StoreTimeout bounds one operation of the store. Default 250 ms.

@@ -38,13 +38,13 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, load LoadFunc[K, V], o
 // startRefresh sends a refresh off. It belongs to nobody's load, also if a loader's
 // call has set it off: that load does not wait for it and lends it no place.
 func (c *Cache[K, V]) startRefresh(ctx context.Context, m *miss[K, V], kind EventKind) {
+	m.takeOff(context.WithValue(ctx, placeKey{c}, (*place)(nil)))
 	if kind == EventEarlyRefresh {
 		c.stats.earlyRefreshes.Add(1)
 	} else {
 		c.stats.refreshes.Add(1)
 	}
-	c.tell(Event{Kind: kind, Key: m.f.Key})
-	m.takeOff(context.WithValue(ctx, placeKey{c}, (*place)(nil)))
+	c.tell(Event{Kind: kind, Key: m.f.Key}) // last: an observer may not return
 }
 
 // interim is what the new flight of a refresh may give to callers meanwhile: the value

@@ -32,7 +32,7 @@ type Stats struct {
 	LoadsInFlight int  // places at the origin in use
 	LoadsWaiting  int  // flights that wait for a place
 	LocalEntries  int  // in local, including some that have expired
-	StoreDown     bool // the store, or one of its servers, is unreachable, and loads are limited to MaxLoadsDegraded
+	StoreDown     bool // the store, or one of its servers, is unreachable
 }
 
 type counters struct {

@@ -235,7 +235,9 @@ func (c *conn) read() {
 			c.fail(fmt.Errorf("read: %w", lostIt(err))) // r is still in flight
 			return
 		}
-		c.landed()
+		if !c.landed() {
+			return // fail has had it, and finishes it
+		}
 		r.finish(rep, nil)
 	}
 }
@@ -249,15 +251,16 @@ func (c *conn) first() *request {
 	return c.flight[0]
 }
 
-func (c *conn) landed() {
+func (c *conn) landed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return // fail has emptied it
+		return false // fail has emptied it
 	}
 	c.flight[0] = nil
 	c.flight = c.flight[1:]
 	c.since = time.Now()
+	return true
 }
 
 // fail ends the connection: every request on it fails with err.
