@@ -80,7 +80,7 @@
 // values of that caller's context, but not with its cancellation; it ends after
 // LoadTimeout; and its result is stored even if everybody has left. A caller waits
 // no longer than its own context and WaitTimeout. At most MaxLoads loads run at
-// once, and MaxLoadsDegraded while the store, or one of its servers, is unreachable
+// once, and MaxLoadsDegraded of those without a lease, while the store is unreachable
 // or grants no leases.
 //
 // A loader may Get from other caches, and from its own, with the context that it

@@ -275,6 +275,9 @@ func (c *conn) fail(err error) {
 	c.flight, c.waiting = nil, nil
 	close(c.dead)
 	c.mu.Unlock()
+	if tcp, ok := c.nc.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // what was not delivered is not to arrive after its request has been repeated
+	}
 	c.nc.Close()
 	for _, r := range lost {
 		if r != nil {
