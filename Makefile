@@ -6,7 +6,7 @@
 TESTFLAGS ?=
 FUZZTIME  ?= 30s
 
-.PHONY: help test deps lint fmt fuzz lab tidy-check clean
+.PHONY: help test deps lint fmt fuzz lab model tidy-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ fuzz: ## every fuzz test for a share of FUZZTIME
 
 lab: ## 12 readers of one absent key, on real servers
 	@go run ./cmd/onefill lab
+
+model: ## check the protocol's model exhaustively, some minutes (needs spin and gcc)
+	@model/run.sh
 
 tidy-check: ## go.mod and go.sum of every module are what go mod tidy would write
 	@scripts/tidy-check.sh

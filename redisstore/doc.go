@@ -18,7 +18,8 @@
 //	[New]              yours               yes, on a single server and with sentinels; not on a cluster
 //	any, [NoTracking]                      no
 //
-// With pushes (RESP3 client tracking) a cache hears at once what others change, and
+// With pushes (RESP3 client tracking) a cache hears at once what others change (at most
+// 20 ms later for a key that it is writing itself in that moment), and
 // who waits for somebody else's load is woken by its end. Without them local entries
 // live for Local.TTL at most, and waiters poll; everything else is the same. Where the
 // server has no tracking, or the user may not use it, the store does without by
