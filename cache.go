@@ -70,8 +70,8 @@ type Result[V any] struct {
 }
 
 // New returns a cache. It fails if the options are invalid, naming the fields,
-// and if a store is given that does not answer, with a *StoreError, unless
-// AllowStoreDown is set.
+// and if a store is given that does not answer within 5 seconds, with a *StoreError,
+// unless AllowStoreDown is set.
 func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -106,7 +106,11 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 const attachTimeout = 5 * time.Second
 
 func (c *Cache[K, V]) attach() error {
-	ctx, cancel := context.WithTimeout(c.life, max(attachTimeout, c.opts.StoreTimeout))
+	patience := attachTimeout
+	if c.opts.AllowStoreDown {
+		patience = time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.life, max(patience, c.opts.StoreTimeout))
 	defer cancel()
 	c.remote = newRemote(c.opts.StoreTimeout, c)
 	session, err := c.opts.Store.Attach(ctx, store.Config{
@@ -119,6 +123,11 @@ func (c *Cache[K, V]) attach() error {
 		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)
 	}
 	c.remote.attach(session)
+	if c.opts.AllowStoreDown {
+		if err := session.Ping(ctx); err != nil {
+			c.log.Warn("the store does not answer yet", "err", err)
+		}
+	}
 	return nil
 }
 
@@ -158,7 +167,7 @@ func (c *Cache[K, V]) lost() {
 // storeDown and storeUp are called by remote when its mind changes about the store,
 // or about one of its servers.
 func (c *Cache[K, V]) storeDown(err error) {
-	c.log.Warn("the store, or one of its servers, is unreachable; loads without a lease are limited", "max_loads", c.opts.MaxLoadsDegraded, "err", err)
+	c.log.Warn("the store, or one of its servers, is unreachable", "on_store_down", c.opts.OnStoreDown.String(), "max_loads_without_lease", c.opts.MaxLoadsDegraded, "err", err)
 	c.tell(Event{Kind: EventStoreDown, Err: err})
 }
 

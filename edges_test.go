@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -698,5 +699,14 @@ func TestStaleAtTheEndOfPatience(t *testing.T) {
 	}
 	if timeout > 0 {
 		t.Errorf("%d callers got the old value, %d ErrWaitTimeout", stale, timeout)
+	}
+}
+
+// What an ignored error leaves behind: a store that is a nil pointer.
+func TestNilStore(t *testing.T) {
+	var none *memstore.Store
+	_, err := onefill.New(options{Name: "n", Store: none})
+	if err == nil || !strings.Contains(err.Error(), "Store is a nil *memstore.Store") {
+		t.Errorf("New: %v", err)
 	}
 }

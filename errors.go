@@ -14,7 +14,8 @@ import (
 var (
 	// ErrNotFound is what a loader returns, plain or wrapped, when the row does not
 	// exist. It is an answer, not a failure: it is cached for Options.NotFoundTTL,
-	// and Get returns it.
+	// and Get returns it. Text that a loader wraps around it reaches those who wait for
+	// that load in its process, and nobody later.
 	ErrNotFound = errors.New("onefill: not found")
 
 	// ErrWaitTimeout: the answer did not come within Options.WaitTimeout. The load
@@ -43,7 +44,8 @@ var (
 	ErrGoexit = errors.New("onefill: the loader called runtime.Goexit")
 )
 
-// StoreError is a failed operation of the store: Service, Addr, Op, Err.
+// StoreError is a failed operation of the store: see [store.Error] for its fields
+// Service, Addr, Op, Err and Unavailable.
 type StoreError = store.Error
 
 // LoadError is a failed load. errors.Is(err, ErrLoadFailed) holds, and Err is
@@ -87,7 +89,11 @@ type ManyError struct {
 func (e *ManyError) Error() string {
 	const shown = 3
 	var b strings.Builder
-	fmt.Fprintf(&b, "onefill: %d keys failed", len(e.Errors))
+	noun := "keys"
+	if len(e.Errors) == 1 {
+		noun = "key"
+	}
+	fmt.Fprintf(&b, "onefill: %d %s failed", len(e.Errors), noun)
 	keys := slices.Collect(maps.Keys(e.Errors))
 	slices.SortFunc(keys, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	for i, k := range keys[:min(shown, len(keys))] {

@@ -55,7 +55,7 @@ func (c *Cache[K, V]) fetch(ctx context.Context, key K, load LoadFunc[K, V]) (Re
 		return Result[V]{}, ErrClosed
 	}
 	if load == nil {
-		return Result[V]{}, errors.New("onefill: there is no loader: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
+		return Result[V]{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
 	if out, ok := c.fromLocal(ctx, key, load); ok {
 		return c.result(out)
@@ -78,7 +78,7 @@ func (c *Cache[K, V]) storeKey(key K) (string, error) {
 	s := c.opts.Key(key)
 	switch {
 	case s == "":
-		return "", fmt.Errorf("onefill: the key %v is the empty string; Options.Key must give a name to every key", key)
+		return "", fmt.Errorf("onefill: Options.Key turns the key %#v into the empty string (without Options.Key it is the empty string itself); every key needs a name", key)
 	case len(s) > MaxKeyBytes:
 		return "", fmt.Errorf("onefill: the key %q has %d bytes, at most MaxKeyBytes (%d) are allowed; hash it in Options.Key", abbreviate(s), len(s), MaxKeyBytes)
 	}

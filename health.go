@@ -42,6 +42,7 @@ func (h *health) skipped() error {
 	e := store.Error{Service: "store", Op: "ask", Unavailable: true, Err: errors.New("no answer")}
 	if last := h.last.Load(); last != nil {
 		e = *last
+		e.Op = "ask" // the last one's is not this one's
 	}
 	e.Err = fmt.Errorf("%w: %w", errNotAsked, e.Err)
 	return &e

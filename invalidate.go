@@ -65,7 +65,8 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 // Invalidate removes the keys everywhere: in this process, in the store, and in
 // the other processes (see Local.TTL). It voids every load of them that is in
 // flight: what such a load brings goes to those who already wait for it and is not
-// stored. Nil means that the store has applied it.
+// stored. Nil means that the store has applied it. A key that cannot be one (empty, too
+// long) is an error, and then none is touched.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return c.write(ctx, keys, c.local.Drop, func(ctx context.Context, skeys []string) error {
 		return c.remote.session.Invalidate(ctx, skeys...)

@@ -3,6 +3,7 @@ package onefill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"runtime/debug"
 	"sync/atomic"
@@ -368,6 +369,9 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(skey), "load_timeout", c.opts.LoadTimeout)
 			r.verdict = judge(ctx.Err())
 		}
+	}
+	if r.contextual && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		r.err = fmt.Errorf("no answer within LoadTimeout, %v: %w", c.opts.LoadTimeout, r.err)
 	}
 	r.took = took{cost: time.Since(start), ttl: in.ttl.Load()}
 	c.lastCost.Store(int64(r.took.cost))

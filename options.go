@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/onefill/onefill/store"
@@ -25,14 +26,16 @@ const (
 	DefaultStoreTimeout = 250 * time.Millisecond
 	DefaultMaxLoads     = 256
 	DefaultMaxEntries   = 10_000
-	DefaultMaxValue     = 1 << 20 // bytes
-	DefaultMaxBatch     = 100
+	// DefaultMaxValueBytes counts the envelope's 56 bytes, too.
+	DefaultMaxValueBytes = 1 << 20
+	DefaultMaxBatch      = 100
 	// DefaultLocalTTL bounds how long a local entry lives without a look at the
 	// store, where the store can push; DefaultPolledTTL where it cannot.
 	DefaultLocalTTL  = time.Minute
 	DefaultPolledTTL = 5 * time.Second
 
-	// MaxKeyBytes is the longest key, as a string.
+	// MaxKeyBytes is the longest key, as a string. A store may take less: memcachestore
+	// takes 8 KiB.
 	MaxKeyBytes = 64 << 10
 )
 
@@ -126,14 +129,16 @@ type Options[K comparable, V any] struct {
 	// Store is the cache that processes share. Default nil: this process only.
 	Store store.Store
 
-	// AllowStoreDown lets New succeed while the store cannot be reached.
+	// AllowStoreDown lets New succeed while the store cannot be reached. It waits for
+	// the store for a second at most (or for StoreTimeout, if that is longer), and logs.
 	AllowStoreDown bool
 
 	// OnStoreDown says what happens to a miss while the store is unreachable.
 	// Default LoadLimited.
 	OnStoreDown StoreDownPolicy
 
-	// MaxValueBytes is the largest encoded value that goes to the store. A larger one
+	// MaxValueBytes is the largest value that goes to the store, encoded and with the 56
+	// bytes of its envelope. A larger one
 	// that was loaded is served and kept in local; a mark in the store tells the other
 	// processes, each of which loads it for itself. Set refuses it and invalidates the
 	// key. Default 1 MiB, or the server's limit if that is less.
@@ -190,6 +195,18 @@ const (
 	Fail
 )
 
+func (p StoreDownPolicy) String() string {
+	switch p {
+	case LoadLimited:
+		return "LoadLimited"
+	case StaleOnly:
+		return "StaleOnly"
+	case Fail:
+		return "Fail"
+	}
+	return fmt.Sprintf("StoreDownPolicy(%d)", uint8(p))
+}
+
 // validate reports every field that is wrong, by name.
 func (o *Options[K, V]) validate() error {
 	var errs []error
@@ -244,6 +261,9 @@ func (o *Options[K, V]) validate() error {
 }
 
 func (o *Options[K, V]) validateStore() (errs []error) {
+	if v := reflect.ValueOf(o.Store); v.Kind() == reflect.Pointer && v.IsNil() {
+		return []error{fmt.Errorf("Store is a nil %T: what made it has returned an error, perhaps", o.Store)}
+	}
 	if o.Store == nil {
 		if o.Local.Off {
 			errs = append(errs, errors.New("Local.Off is set and Store is nil: nothing is left to cache in"))
@@ -276,7 +296,7 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	if o.Load == nil && o.LoadMany != nil {
 		o.Load = loadOne(o.LoadMany)
 	}
-	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValue)
+	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValueBytes)
 	o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
 	if o.Codec == nil {
 		o.Codec = defaultCodec[V]()

@@ -46,7 +46,7 @@
 //
 // memcached tells nobody of changes. So other processes learn of an Invalidate when
 // their local entries' Local.TTL ends, and who waits for another process's load asks
-// again with growing pauses. Give caches a short Local.TTL, or none.
+// again with growing pauses. Give caches a short Local.TTL, or set Local.Off.
 //
 // # Time
 //

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +20,10 @@ import (
 func New(client rueidis.Client, opts ...Option) *Store {
 	o := apply(opts)
 	s := newStore(defaultPlaces)
+	if client == nil {
+		s.link = &link{addr: func() string { return "no address" }, dial: func() (*conn, error) { return nil, errNoClient }}
+		return s
+	}
 	dial := func() (*conn, error) { return &conn{CommandClient: client, borrowed: true}, nil }
 	if !o.noTracking && client.Mode() != rueidis.ClientModeCluster {
 		dial = func() (*conn, error) { return s.dedicate(client) }
@@ -26,6 +31,9 @@ func New(client rueidis.Client, opts ...Option) *Store {
 	s.link = &link{addr: func() string { return nodes(client) }, dial: dial}
 	return s
 }
+
+// errNoClient is what Attach says: New has no error to return.
+var errNoClient = errors.New("redisstore.New was given a nil client")
 
 func nodes(client rueidis.Client) string {
 	var addrs []string

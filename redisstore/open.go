@@ -46,9 +46,11 @@ func apply(opts []Option) options {
 // it does not have to be up; a connection that is lost is made again by the next
 // operation. [Store.Close] closes the client.
 func Open(url string, opts ...Option) (*Store, error) {
+	if url == "" {
+		return nil, errors.New("redisstore: open: the URL is empty; give one such as redis://localhost:6379")
+	}
 	option, err := rueidis.ParseURL(withoutSlash(url))
 	if err != nil {
-		// The cause may quote the URL, password included.
 		return nil, fmt.Errorf("redisstore: open: not a Redis URL (%s)", redact(err, url))
 	}
 	return OpenOption(option, opts...)
@@ -65,11 +67,16 @@ func withoutSlash(url string) string {
 	return u.String()
 }
 
+// redact says why a URL could not be read, without its password: the cause may quote
+// any part of it.
 func redact(err error, url string) string {
+	if strings.Contains(url, "@") {
+		return "it cannot be read; it is not shown, as it may hold a password; write / ? # @ : % in one as %2F and so on"
+	}
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause
 	}
-	return strings.ReplaceAll(err.Error(), url, "the URL")
+	return err.Error()
 }
 
 // OpenOption is [Open] with full control of the client: TLS, credentials that
