@@ -710,3 +710,15 @@ func TestNilStore(t *testing.T) {
 		t.Errorf("New: %v", err)
 	}
 }
+
+// Who polls comes by late: the failure of a long load reaches every process that waited,
+// though ErrorTTL is shorter than a waiter's pause.
+func TestFailureReachesThoseWhoPoll(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("", 5*time.Second)
+		db.fail(errBroken)
+		caches := fleet(t, st, options{Load: db.load, ErrorTTL: 10 * time.Millisecond})
+		wantErrs(t, herd(bg, 4, "k", caches...), onefill.ErrLoadFailed)
+		db.wantLoads(t, 1)
+	})
+}

@@ -212,16 +212,21 @@ func (m *miss[K, V]) refused() {
 	m.c.tell(Event{Kind: EventFillRefused, Key: m.f.Key})
 }
 
-// fail leaves the failure in the store for ErrorTTL, for all processes.
+// fail leaves the failure in the store for ErrorTTL, for all processes; where they have
+// to poll, long enough for each of them to come by.
 func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) {
 	c := m.c
 	const longest = 1 << 10 // bytes of the message
 	text := causeOf(l.err).Error()
 	record := store.Envelope{Kind: store.KindFailure, Created: time.Now(), Cost: l.cost,
 		Payload: []byte(text[:min(len(text), longest)])}
+	ttl := c.opts.ErrorTTL
+	if !c.remote.session.Features().Push {
+		ttl = max(ttl, 2*pollCeiling)
+	}
 	var ok bool
 	err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
-		ok, err = lease.Fail(ctx, record.Encode(), c.opts.ErrorTTL)
+		ok, err = lease.Fail(ctx, record.Encode(), ttl)
 		return err
 	})
 	if err != nil { // nobody knows whether it was applied

@@ -90,7 +90,9 @@ type Options[K comparable, V any] struct {
 
 	// ErrorTTL is how long a failed load is remembered: until then callers, in all
 	// processes, get its error instead of asking the origin again. Context errors
-	// are not remembered. Default 1 second.
+	// are not remembered. Default 1 second. A store that cannot push keeps it for a
+	// second at least (memcached, whose clock ticks seconds, for two), so that everybody
+	// who waits and polls comes by in time.
 	ErrorTTL time.Duration
 
 	// LoadTimeout bounds one load. A loader that does not return by then is left

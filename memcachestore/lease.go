@@ -172,7 +172,7 @@ func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (boo
 		if ttl <= 0 {
 			return l.release(ctx, c)
 		}
-		ok, err := l.reclaim(ctx, c, failed, claimSeconds(ttl, 1), record)
+		ok, err := l.reclaim(ctx, c, failed, claimSeconds(ttl, shortestClaim), record)
 		l.done = ok
 		return ok, err
 	})
@@ -181,7 +181,7 @@ func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (boo
 // Renew implements store.Lease: as Fail.
 func (l *lease) Renew(ctx context.Context, ttl time.Duration) (bool, error) {
 	return l.act(ctx, "renew", func(c *conn) (bool, error) {
-		return l.reclaim(ctx, c, leased, claimSeconds(ttl, shortestLease), nil)
+		return l.reclaim(ctx, c, leased, claimSeconds(ttl, shortestClaim), nil)
 	})
 }
 

@@ -177,7 +177,7 @@ func (s *session) Acquire(ctx context.Context, key string, req store.Request) (s
 
 // acquire is one attempt. An answer without a state: the item has changed meanwhile.
 func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Request) (store.Answer, error) {
-	ttl := claimSeconds(req.TTL, shortestLease)
+	ttl := claimSeconds(req.TTL, shortestClaim)
 	l := &lease{s: s, place: p, token: req.Token, conn: c, turn: make(chan struct{}, 1)}
 	explicit := uint64(0)
 	if c.life.explicit {

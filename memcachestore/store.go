@@ -183,7 +183,7 @@ func (st *Store) features() store.Features {
 		KeepsToken:        explicit,
 		FailureKeepsValue: true,
 		Granularity:       time.Second,
-		MinLease:          shortestLease * time.Second,
+		MinLease:          shortestClaim * time.Second,
 		MaxKeyBytes:       maxKey,
 		MaxValueBytes:     itemMax - min(reservedBytes, itemMax/4),
 	}

@@ -12,9 +12,9 @@ const (
 	forever = math.MaxInt64
 	// longestRelative is 30 days: memcached reads a larger number as a date.
 	longestRelative = 30 * 24 * 60 * 60
-	// shortestLease: the server's clock ticks once a second, so one second may be
-	// over at once.
-	shortestLease = 2
+	// shortestClaim, of a lease or a failure record: the server's clock ticks once a
+	// second, so one second may be over at once, before those who wait have seen it.
+	shortestClaim = 2
 )
 
 // seconds rounds a duration up; 0 or less is 0, the longest one is forever.

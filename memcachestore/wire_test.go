@@ -222,7 +222,7 @@ func TestTTLs(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]int64{math.MinInt64: 2, 0: 2, time.Second: 2, 3 * time.Second: 3, math.MaxInt64: longestRelative} {
-		if got := claimSeconds(d, shortestLease); got != want {
+		if got := claimSeconds(d, shortestClaim); got != want {
 			t.Errorf("a lease of %v is one of %d s, want %d", d, got, want)
 		}
 	}
