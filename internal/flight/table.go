@@ -214,14 +214,6 @@ func (t *Table[R]) Leave(f *Flight[R]) {
 	}
 }
 
-// Joinable says whether later callers still join f.
-func (t *Table[R]) Joinable(f *Flight[R]) bool {
-	s := t.shard(f.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return f.key.current == f
-}
-
 // Land ends the flight with its result. If nothing of this process has voided
 // the flight, publish is called, under the lock, to make the result visible in
 // local: in the same step in which the flight leaves the table, so that nobody

@@ -40,6 +40,14 @@ func joins(t *testing.T, tab *Table[string], k string, want *Flight[string]) {
 	}
 }
 
+// Joinable says whether later callers still join f.
+func (t *Table[R]) Joinable(f *Flight[R]) bool {
+	s := t.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.key.current == f
+}
+
 // Everybody joins the flight that is in the air, gets its result, and the next one
 // leads; the last flight leaves nothing behind.
 func TestJoinAndLand(t *testing.T) {
