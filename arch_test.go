@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"internal/bubble":             {}, // for tests
 	"internal/servers":            {}, // for tests, and for the lab
 	"internal/servers/servertest": {"internal/servers"},
+	"internal/faultproxy":         {}, // for tests
 	"docs":                        {"", "internal/...", "store/...", "github.com/maypok86/otter"},
 	"":                            {"internal/flight", "internal/origin", "internal/local", "store", "github.com/maypok86/otter"},
 	"invalidation":                {"", "internal/...", "store", "queue", "github.com/maypok86/otter"},
@@ -183,9 +184,11 @@ func TestImportRules(t *testing.T) {
 var timeNow = map[string]string{
 	"entry.go":                 "the age of what was loaded",
 	"load.go":                  "the cost of a load; the moment at which a lease was granted, for the version",
+	"failure.go":               "when a load failed, in its record",
 	"invalidate.go":            "the soft expiry that Expire sets",
 	"health.go":                "the probes of a server that is down",
 	"remote.go":                "when the next probe of a store that is down may go",
+	"replay.go":                "when entries of the store were granted that are not trusted",
 	"internal/local/local.go":  "the base of the monotonic clock",
 	"internal/flight/table.go": "the age of a flight, against Local.TTL",
 }

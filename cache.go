@@ -26,15 +26,17 @@ type Cache[K comparable, V any] struct {
 	slots    *origin.Slots
 	alone    *origin.Slots // for loads without a lease though there is a store, MaxLoadsDegraded of them; taken before slots
 	remote   *remote       // nil without a store
+	debts    *debts
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
 	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
 
-	life   context.Context // ends when Close gives up waiting
-	end    context.CancelFunc
-	closed atomic.Bool
-	mu     sync.RWMutex   // guards the step from open to closed: nothing blocks under it
-	aloft  sync.WaitGroup // goroutines of this cache; added to under mu
+	life    context.Context // ends when Close gives up waiting
+	end     context.CancelFunc
+	closed  atomic.Bool
+	closing chan struct{}  // closed by Close at its beginning
+	mu      sync.RWMutex   // guards the step from open to closed: nothing blocks under it
+	aloft   sync.WaitGroup // goroutines of this cache; added to under mu
 }
 
 // Source says where a value came from.
@@ -78,11 +80,13 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	}
 	o = o.withDefaults()
 	c := &Cache[K, V]{
-		opts:  o,
-		codec: codecID(o.Codec.Name()),
-		log:   o.Logger.With("cache", o.Name),
-		slots: origin.NewSlots(o.MaxLoads),
-		alone: origin.NewSlots(o.MaxLoadsDegraded),
+		opts:    o,
+		codec:   codecID(o.Codec.Name()),
+		log:     o.Logger.With("cache", o.Name),
+		slots:   origin.NewSlots(origin.Limits{Most: o.MaxLoads, Least: o.MaxLoadsDegraded, Waiting: o.MaxLoadsWaiting, Strays: maxStrays(o.MaxLoads)}),
+		alone:   origin.NewSlots(origin.Limits{Most: o.MaxLoadsDegraded, Waiting: o.MaxLoadsWaiting}),
+		closing: make(chan struct{}),
+		debts:   newDebts(after(longestJittered(o.TTL, o.Jitter), o.grace())),
 	}
 	c.accept = c.acceptInterim
 	c.life, c.end = context.WithCancel(context.Background())
@@ -117,7 +121,7 @@ func (c *Cache[K, V]) attach() error {
 		Name:      c.opts.Name,
 		Grace:     c.opts.grace(),
 		AllowDown: c.opts.AllowStoreDown,
-		Events:    store.Events{Changed: c.changed, Lost: c.lost},
+		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced},
 	})
 	if err != nil {
 		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)
@@ -162,6 +166,7 @@ func (c *Cache[K, V]) lost() {
 	c.local.Broken()
 	c.flights.ChangedAll()
 	c.remote.broken.Store(true) // last: who clears it finds the rest done
+	c.checkStore()
 }
 
 // storeDown and storeUp are called by remote when its mind changes about the store,
@@ -174,9 +179,13 @@ func (c *Cache[K, V]) storeDown(err error) {
 func (c *Cache[K, V]) storeUp() {
 	if c.remote.sharded == nil {
 		c.mended()
+		c.limited(c.slots.Restart())
+	} else {
+		c.limited(c.slots.Half())
 	}
 	c.log.Info("the store answers again")
 	c.tell(Event{Kind: EventStoreUp})
+	c.replaySoon()
 }
 
 // mended: the store answers after a break. What was read before it may have been
@@ -206,6 +215,7 @@ func (c *Cache[K, V]) Close() error {
 	if !first {
 		return nil
 	}
+	close(c.closing)
 	landed := make(chan struct{})
 	go func() {
 		c.aloft.Wait()
@@ -228,6 +238,7 @@ func (c *Cache[K, V]) Close() error {
 	}
 	c.end()
 	if c.remote != nil {
+		c.payLast()
 		err = errors.Join(err, c.remote.session.Close())
 	}
 	c.local.Close()

@@ -84,6 +84,9 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*loca
 	if err != nil {
 		return nil, err
 	}
+	if !c.debts.trusts(env.Version.Time()) {
+		return nil, errDoubted
+	}
 	if c.lastCost.Load() == 0 {
 		c.lastCost.Store(int64(env.Cost))
 	}

@@ -119,7 +119,7 @@ func TestFailedLoadDeletesNothing(t *testing.T) {
 }
 
 // StaleOnError serves the old value for its window, in all processes, and asks the
-// origin once per ErrorTTL; afterwards the failure is what callers get.
+// origin less and less often; afterwards the failure is what callers get.
 func TestStaleOnError(t *testing.T) {
 	layouts(t, func(t *testing.T, st *memstore.Store) {
 		db := newOrigin("v1", 0)
@@ -135,14 +135,15 @@ func TestStaleOnError(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if n := db.loads.Load(); n < 7 || n > 11 {
+		// At 11, 16, 26 and 46 s, with jitter and what the stores' clocks add: it backs off.
+		if n := db.loads.Load() - 1; n < 3 || n > 5 {
 			t.Errorf("%d loads in 45 s with an ErrorTTL of 5 s", n)
 		}
 		time.Sleep(20 * time.Second)
 		wantErrs(t, herd(bg, 1, "k", caches...), onefill.ErrLoadFailed)
 		db.fail(nil)
 		db.write("v2")
-		time.Sleep(6 * time.Second)
+		time.Sleep(25 * time.Second) // four times ErrorTTL, and a little
 		wantAll(t, herd(bg, 1, "k", caches...), "v2")
 	})
 }
@@ -360,12 +361,15 @@ func TestEventsAreTold(t *testing.T) {
 			heard[e.Kind]++
 		}
 		for kind, want := range map[onefill.EventKind]int{
-			onefill.EventLoad: 3, onefill.EventFill: 1, onefill.EventStoreError: 4,
+			onefill.EventLoad: 3, onefill.EventFill: 1,
 			onefill.EventStoreDown: 1, onefill.EventStoreUp: 1,
 		} {
 			if heard[kind] != want {
 				t.Errorf("%v was told %d times, want %d", kind, heard[kind], want)
 			}
+		}
+		if heard[onefill.EventStoreError] < 4 { // and those of the replays
+			t.Errorf("store error was told %d times, for 4 that failed", heard[onefill.EventStoreError])
 		}
 		if heard[onefill.EventUndecodable] == 0 {
 			t.Error("the unreadable entry was not told")

@@ -36,11 +36,11 @@ func (c *Cache[K, V]) Validate() []string {
 	if n := c.flights.InFlight(); n != 0 {
 		wrong = append(wrong, fmt.Sprintf("%d flights or writes are still in the air", n))
 	}
-	if used, limit, waiting := c.slots.State(); used != 0 || waiting != 0 || limit < 1 {
-		wrong = append(wrong, fmt.Sprintf("slots: %d used, %d waiting, limit %d", used, waiting, limit))
+	if at := c.slots.State(); at.Used != 0 || at.Waiting != 0 || at.Limit < c.opts.MaxLoadsDegraded || at.Limit > c.opts.MaxLoads {
+		wrong = append(wrong, fmt.Sprintf("slots: %d used, %d waiting, limit %d", at.Used, at.Waiting, at.Limit))
 	}
-	if used, _, waiting := c.alone.State(); used != 0 || waiting != 0 {
-		wrong = append(wrong, fmt.Sprintf("slots for loads without a lease: %d used, %d waiting", used, waiting))
+	if at := c.alone.State(); at.Used != 0 || at.Waiting != 0 || at.Strays != 0 {
+		wrong = append(wrong, fmt.Sprintf("slots for loads without a lease: %d used, %d waiting, %d strays", at.Used, at.Waiting, at.Strays))
 	}
 	s := c.Stats()
 	if s.LocalEntries > c.opts.Local.MaxEntries {
@@ -57,3 +57,6 @@ func (c *Cache[K, V]) Validate() []string {
 	}
 	return wrong
 }
+
+// KeepDebts bounds what is kept of writes that the store may lack to n short keys.
+func (c *Cache[K, V]) KeepDebts(n int) { c.debts.most = n * (debtOverhead + 8) }

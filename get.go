@@ -93,25 +93,25 @@ func (c *Cache[K, V]) fromLocal(ctx context.Context, key K, load LoadFunc[K, V])
 		return outcome[V]{}, false
 	}
 	out := outcome[V]{entry: e, source: SourceLocal}
-	failure := e.FailureAt(now)
+	failure, heldBack := e.FailureAt(now), e.HeldBack(now)
 	switch {
 	case !current:
 		return outcome[V]{}, false
 	case now < e.Fresh && e.Has():
-		if failure == nil && c.dueEarly(e, now) {
+		if !heldBack && c.dueEarly(e, now) {
 			c.refresh(ctx, key, load, e, EventEarlyRefresh)
 		}
 		return out, true
 	case now < e.Trusted && c.mayServeStale(e, now):
-		if failure == nil { // after a failure the next attempt waits for ErrorTTL
+		if !heldBack {
 			c.refresh(ctx, key, load, e, EventRefresh)
 		}
 		out.stale = true
 		return out, true
-	case failure != nil && now < e.Trusted && c.mayServeOnError(e, now):
+	case heldBack && now < e.Trusted && c.mayServeOnError(e, now):
 		out.stale = true
 		return out, true
-	case failure != nil:
+	case failure != nil && !c.mayConfirm(e, now):
 		return outcome[V]{err: failure, source: SourceLocal}, true
 	}
 	return outcome[V]{}, false
@@ -124,6 +124,12 @@ func (c *Cache[K, V]) mayServeStale(e *local.Entry[V], now int64) bool {
 
 func (c *Cache[K, V]) mayServeOnError(e *local.Entry[V], now int64) bool {
 	return within(e, now, c.opts.StaleOnError)
+}
+
+// mayConfirm says that the store may confirm a value of local whose Local.TTL has ended
+// as one that may be served although it cannot be loaded.
+func (c *Cache[K, V]) mayConfirm(e *local.Entry[V], now int64) bool {
+	return c.remote != nil && now >= e.Trusted && (c.mayServeOnError(e, now) || c.mayServeStale(e, now))
 }
 
 func within[V any](e *local.Entry[V], now int64, window time.Duration) bool {
@@ -277,6 +283,9 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	}
 	skey, err := c.storeKey(key)
 	if err != nil {
+		return Result[V]{}, false, err
+	}
+	if err := c.payDebt(ctx, skey); err != nil {
 		return Result[V]{}, false, err
 	}
 	asked := c.local.Now()

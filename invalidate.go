@@ -52,10 +52,12 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 	defer func() { c.flights.EndWrite(w, drop, publish) }()
 	e.Stamp = c.local.Stamp(skey) // the write reads the value again, and arms for it
 	var stored bool
+	number := c.debts.begin()
 	err := c.remote.must(ctx, skey, func(ctx context.Context) (err error) {
 		stored, err = c.remote.session.Set(ctx, skey, data, ttl)
 		return err
 	})
+	c.wrote([]string{skey}, number, false, err)
 	if err == nil && stored {
 		publish = func() { c.put(key, e) }
 	}
@@ -68,7 +70,7 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 // stored. Nil means that the store has applied it. A key that cannot be one (empty, too
 // long) is an error, and then none is touched.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	return c.write(ctx, keys, c.local.Drop, func(ctx context.Context, skeys []string) error {
+	return c.write(ctx, keys, false, c.local.Drop, func(ctx context.Context, skeys []string) error {
 		return c.remote.session.Invalidate(ctx, skeys...)
 	})
 }
@@ -82,7 +84,7 @@ func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
 		drop = c.expireLocal
 	}
 	now := time.Now()
-	return c.write(ctx, keys, drop, func(ctx context.Context, skeys []string) error {
+	return c.write(ctx, keys, true, drop, func(ctx context.Context, skeys []string) error {
 		return c.remote.session.Expire(ctx, now, skeys...)
 	})
 }
@@ -108,7 +110,7 @@ func (c *Cache[K, V]) expireLocal(key K) {
 	c.local.Put(key, &stale)
 }
 
-func (c *Cache[K, V]) write(ctx context.Context, keys []K, drop func(K), apply func(context.Context, []string) error) error {
+func (c *Cache[K, V]) write(ctx context.Context, keys []K, soft bool, drop func(K), apply func(context.Context, []string) error) error {
 	if c.closed.Load() {
 		return ErrClosed
 	}
@@ -141,7 +143,9 @@ func (c *Cache[K, V]) write(ctx context.Context, keys []K, drop func(K), apply f
 		if len(chunk) == 1 {
 			key = chunk[0]
 		}
+		number := c.debts.begin()
 		err := c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, chunk) })
+		c.wrote(chunk, number, soft, err)
 		if len(chunk) == len(skeys) {
 			return err
 		}

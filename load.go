@@ -38,8 +38,8 @@ func SetTTL(ctx context.Context, ttl time.Duration) {
 type loaded[V any] struct {
 	value V
 	verdict
-	ttl  time.Duration // with jitter; 0: not to be stored
-	cost time.Duration
+	took
+	ttl time.Duration // with jitter; 0: not to be stored
 }
 
 // verdict is what a loader's error means. It is made where user code may panic: an
@@ -91,7 +91,9 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 		}
 		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
 	case !l.contextual:
-		m.rememberFailure(l.err, c.opts.ErrorTTL)
+		m.rememberFailure(l.err, m.holdBack(), false)
+	default:
+		m.holdBackPrivately(l)
 	}
 	return m.failed(l.err, reachable)
 }
@@ -127,7 +129,10 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 			m.fill(ctx, lease, l, out.entry, granted)
 		}
 	case l.contextual:
-		c.release(ctx, m.f.Key, lease)
+		if ok, err := c.release(ctx, m.f.Key, lease); ok && err == nil {
+			m.trustOld() // as in fail
+		}
+		m.holdBackPrivately(l)
 		out = m.failed(l.err, true)
 	default:
 		m.fail(ctx, lease, l)
@@ -135,26 +140,6 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 	}
 	settled = true
 	return out
-}
-
-// confirmOld notes whether the store holds the old value still, as its answer to an
-// acquire shows: by the item, or where it pushes by not having said otherwise. Then it
-// may be served for Local.TTL from now on, where stale values are allowed.
-func (m *miss[K, V]) confirmOld(a store.Answer) {
-	if m.old == nil || m.oldFrom != SourceStore {
-		return
-	}
-	push := m.c.remote.session.Features().Push
-	m.confirmed = a.Item.Found || push && m.c.local.Current(m.old.Stamp)
-	m.trustOld()
-}
-
-func (m *miss[K, V]) trustOld() {
-	if m.confirmed {
-		old := *m.old
-		old.Trusted = until(m.c.local.Now(), m.c.localTTL())
-		m.old = &old
-	}
 }
 
 // fill writes a loaded value under the lease. Only what the store accepts is
@@ -212,113 +197,6 @@ func (m *miss[K, V]) refused() {
 	m.c.tell(Event{Kind: EventFillRefused, Key: m.f.Key})
 }
 
-// fail leaves the failure in the store for ErrorTTL, for all processes; where they have
-// to poll, long enough for each of them to come by.
-func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) {
-	c := m.c
-	const longest = 1 << 10 // bytes of the message
-	text := causeOf(l.err).Error()
-	record := store.Envelope{Kind: store.KindFailure, Created: time.Now(), Cost: l.cost,
-		Payload: []byte(text[:min(len(text), longest)])}
-	ttl := c.opts.ErrorTTL
-	if !c.remote.session.Features().Push {
-		ttl = max(ttl, 2*pollCeiling)
-	}
-	var ok bool
-	err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
-		ok, err = lease.Fail(ctx, record.Encode(), ttl)
-		return err
-	})
-	if err != nil { // nobody knows whether it was applied
-		c.releaseLater(ctx, m.f.Key, lease)
-	}
-	if err == nil && ok {
-		m.trustOld() // the lease was not void, so nobody has invalidated it since
-	}
-	if err != nil || ok {
-		m.rememberFailure(l.err, c.opts.ErrorTTL)
-	}
-}
-
-// causeOf is the loader's own error, without the key that LoadError names.
-func causeOf(err error) error {
-	var le *LoadError
-	if errors.As(err, &le) {
-		return le.Err
-	}
-	return err
-}
-
-// release gives the lease back, with nothing in its place.
-func (c *Cache[K, V]) release(ctx context.Context, skey string, lease store.Lease) (ok bool, err error) {
-	err = c.remote.do(ctx, skey, func(ctx context.Context) error {
-		ok, err = lease.Release(ctx)
-		return err
-	})
-	return ok, err
-}
-
-// releaseLater is release for those who have an answer already and should not wait
-// for a store that is in trouble. It is repeated until the store has answered: the
-// fleet waits for it.
-func (c *Cache[K, V]) releaseLater(ctx context.Context, skey string, lease store.Lease) {
-	op := func() error {
-		_, err := c.release(ctx, skey, lease)
-		return err
-	}
-	if !c.insist(c.opts.LeaseTTL, op) {
-		_ = op() // the cache is closed: once, and then the lease's own end
-	}
-}
-
-// keeper renews a lease while its load runs.
-type keeper struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	lost   bool // read after done
-}
-
-// keepAlive renews the lease at a third of its TTL, until stop. A renewal that
-// finds the lease lost is the last one.
-func (m *miss[K, V]) keepAlive(ctx context.Context, lease store.Lease) *keeper {
-	c := m.c
-	ctx, cancel := context.WithCancel(ctx)
-	k := &keeper{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(k.done)
-		defer context.AfterFunc(c.life, cancel)()
-		t := time.NewTicker(max(c.opts.LeaseTTL/3, time.Millisecond))
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-			}
-			ok := true
-			err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
-				ok, err = lease.Renew(ctx, c.opts.LeaseTTL)
-				return err
-			})
-			if err == nil && !ok {
-				k.lost = true
-				c.stats.leasesLost.Add(1)
-				c.tell(Event{Kind: EventLeaseLost, Key: m.f.Key})
-				return
-			}
-		}
-	}()
-	return k
-}
-
-// stop ends the renewals, also one that hangs, and says whether the lease was found
-// lost. It may be called more than once.
-func (k *keeper) stop() (lost bool) {
-	k.cancel()
-	<-k.done
-	return k.lost
-}
-
 // loadInPlace gets a place at the origin and loads. The error is that there was
 // no place; what the loader said is in loaded.
 func (m *miss[K, V]) loadInPlace(ctx context.Context, alone bool) (*loaded[V], error) {
@@ -342,10 +220,11 @@ type report[T any] struct {
 	took took
 }
 
-// took is how long a load took, and for how long it wants its result to be fresh.
+// took is how long a load took, and what else is known of it.
 type took struct {
-	cost time.Duration
-	ttl  int64 // noTTL: as the options say
+	cost  time.Duration
+	asked int64 // how long the loader wants its result to be fresh; noTTL: as the options say
+	late  bool  // it has run into LoadTimeout
 }
 
 // load calls a loader, of one key or of many, in a goroutine of its own: one that
@@ -361,7 +240,15 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 	c.stats.loads.Add(1)
 	start := time.Now()
 	done := make(chan report[T], 1)
-	go func() { sandbox(ctx, done, loader) }()
+	var left atomic.Bool // by the loader, or by those who wait for it: who comes second knows
+	go func() {
+		defer func() { // also after a Goexit
+			if left.Swap(true) {
+				c.slots.Returned()
+			}
+		}()
+		sandbox(ctx, done, loader)
+	}()
 
 	var r report[T]
 	select {
@@ -370,15 +257,24 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 		select {
 		case r = <-done: // it ended in the same moment, or notices that its context has
 		case <-time.After(abandonAfter):
+			if left.Swap(true) {
+				r = <-done // it ended in this very moment
+				break
+			}
+			c.slots.Strayed() // before its place is given back
 			c.stats.abandoned.Add(1)
 			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(skey), "load_timeout", c.opts.LoadTimeout)
 			r.verdict = judge(ctx.Err())
 		}
 	}
-	if r.contextual && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	late := r.contextual && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if late {
 		r.err = fmt.Errorf("no answer within LoadTimeout, %v: %w", c.opts.LoadTimeout, r.err)
 	}
-	r.took = took{cost: time.Since(start), ttl: in.ttl.Load()}
+	r.took = took{cost: time.Since(start), asked: in.ttl.Load(), late: late}
+	if !r.panicked && (!r.contextual || late) { // the others say nothing about the origin
+		c.limited(c.slots.Report(r.err != nil && !r.notFound))
+	}
 	c.lastCost.Store(int64(r.took.cost))
 	c.tell(Event{Kind: EventLoad, Key: skey, Took: r.took.cost, Err: r.err})
 	return r
@@ -403,10 +299,10 @@ func sandbox[T any](ctx context.Context, done chan<- report[T], loader func(cont
 // loaded is one key's part of a load: with its TTL, or with its error in the form that
 // callers get.
 func (c *Cache[K, V]) loaded(skey string, value V, v verdict, t took) *loaded[V] {
-	l := &loaded[V]{value: value, verdict: v, cost: t.cost}
+	l := &loaded[V]{value: value, verdict: v, took: t}
 	ttl := func(def time.Duration) time.Duration {
-		if t.ttl != noTTL {
-			def = time.Duration(t.ttl)
+		if t.asked != noTTL {
+			def = time.Duration(t.asked)
 		}
 		return jittered(def, c.opts.Jitter)
 	}

@@ -31,7 +31,6 @@ type miss[K comparable, V any] struct {
 	lookErr error
 	waiting int64 // since when it waits for another process's load; 0: it has not yet
 
-	token store.Token // of this flight, over all its attempts
 	stamp local.Stamp // taken before the store's last answer was asked for
 	asked int64       // when it was taken
 	seen  []byte      // mark of the store's value that cannot be served as fresh
@@ -47,6 +46,12 @@ type miss[K comparable, V any] struct {
 
 	// unstorable: the store has said that it cannot hold the value.
 	unstorable bool
+	// failures is how many loads of the key have failed in a row before this flight's.
+	failures uint64
+	// heldBack: local remembers a failure, which holds back further loads.
+	heldBack *local.Rare
+	// failure is what the flight has brought instead of a value.
+	failure error
 	// publish is put into local when the flight lands, unless it was voided.
 	publish *local.Entry[V]
 	// again is set when the answer was a stale value: a refresh follows the landing.
@@ -64,8 +69,8 @@ type miss[K comparable, V any] struct {
 // leader's own context has ended, takeOff goes on: nobody else is left behind.
 func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
 	c := m.c
-	if c.remote == nil || c.remote.session.Features().AcquireReads || c.opts.WaitTimeout < 2*c.opts.StoreTimeout {
-		return out, false // there is nothing to look at, or the look may take longer than the caller waits
+	if c.remote == nil || c.remote.session.Features().AcquireReads || c.opts.WaitTimeout < 2*c.opts.StoreTimeout || c.debts.count() > 0 {
+		return out, false // there is nothing to look at, or to do so may take longer than the caller waits
 	}
 	return m.leg(ctx, m.look)
 }
@@ -127,17 +132,29 @@ func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
 		interim = &outcome[V]{entry: out.entry, source: SourceLocal}
 	}
 	next := c.flights.Land(m.f, out, publish, interim)
+	if m.replacing != nil && m.failure != nil {
+		c.stats.refreshesFailed.Add(1)
+		c.tell(Event{Kind: EventRefreshFailed, Key: m.f.Key, Err: m.failure})
+	}
 	if next == nil {
 		return
 	}
 	next.Extend(until(c.local.Now(), c.opts.WaitTimeout))
 	c.startRefresh(ctx, &miss[K, V]{c: c, f: next, key: m.key, load: m.load,
-		old: out.entry, oldFrom: out.source, replacing: out.entry, seen: m.seen}, EventRefresh)
+		old: out.entry, oldFrom: out.source, replacing: out.entry, seen: m.seen, failures: m.failures}, EventRefresh)
 }
 
-// ask notes the state of local before the store is asked.
-func (m *miss[K, V]) ask() {
-	m.stamp, m.asked = m.c.local.Stamp(m.f.Key), m.c.local.Now()
+// ask is done before the store is asked: a write that it may lack is repeated, while
+// the flight carries nothing, and the state of local is noted.
+func (m *miss[K, V]) ask(ctx context.Context) (err error) {
+	c := m.c
+	if c.debts.count() > 0 {
+		c.flights.SetWaiting(m.f, true)
+		err = c.payDebt(ctx, m.f.Key)
+		c.flights.SetWaiting(m.f, false)
+	}
+	m.stamp, m.asked = c.local.Stamp(m.f.Key), c.local.Now()
+	return err
 }
 
 // same says whether e is the value that is to be replaced.
@@ -151,8 +168,11 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if out, ok := m.localAgain(); ok {
 		return out, true
 	}
-	m.ask()
-	item, err := m.c.remote.get(ctx, m.f.Key)
+	var item store.Item
+	err := m.ask(ctx)
+	if err == nil {
+		item, err = m.c.remote.get(ctx, m.f.Key)
+	}
 	if err != nil && ctx.Err() != nil {
 		return outcome[V]{}, false
 	}
@@ -208,7 +228,13 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 	if current && now < e.Fresh && e.Has() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal}, true
 	}
-	if failure := e.FailureAt(now); failure != nil && current && m.replacing == nil {
+	if current {
+		m.failures = max(m.failures, e.FailuresAt(now))
+		if e.HeldBack(now) {
+			m.heldBack = e.Rare
+		}
+	}
+	if failure := e.FailureAt(now); failure != nil && current && m.replacing == nil && !m.c.mayConfirm(e, now) {
 		out := m.failed(failure, true)
 		out.source = SourceLocal
 		return out, true
@@ -222,7 +248,10 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 	c := m.c
 	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
 	e, err := c.decode(data, m.stamp, m.asked)
-	if err != nil {
+	switch {
+	case errors.Is(err, errDoubted):
+		return outcome[V]{}, false
+	case err != nil:
 		c.stats.undecodable.Add(1)
 		c.tell(Event{Kind: EventUndecodable, Key: m.f.Key, Err: err})
 		return outcome[V]{}, false
@@ -241,7 +270,11 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 		m.publish = e
 		return outcome[V]{entry: e, source: SourceStore}, true
 	case m.replacing == nil && c.mayServeStale(e, now):
-		m.publish, m.again = e, true
+		if m.publish, m.again = e, true; m.heldBack != nil && now < m.heldBack.FailedUntil {
+			rare := *m.heldBack
+			rare.Absent, rare.NotFound, rare.RowVersion = false, false, e.RowVersion()
+			e.Rare, m.again = &rare, false
+		}
 		return outcome[V]{entry: e, source: SourceStore, stale: true}, true
 	}
 	return outcome[V]{}, false
@@ -251,11 +284,13 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 // a load, a remembered failure, or the end of everybody's patience.
 func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	c := m.c
-	m.token = store.NewToken()
+	req := store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
 	for attempt := 0; attempt == 0 || m.patient(); attempt++ {
-		m.ask()
-		req := store.Request{Token: m.token, TTL: c.opts.LeaseTTL, Seen: m.seen}
-		a, err := c.remote.acquire(ctx, m.f.Key, req)
+		if err := m.ask(ctx); err != nil {
+			return m.withoutStore(ctx, err)
+		}
+		req.Seen = m.seen
+		a, err := c.remote.acquire(ctx, m.f.Key, &req)
 		if err != nil {
 			c.disown(ctx, m.f.Key, req, err)
 			return m.withoutStore(ctx, err)
@@ -270,6 +305,9 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 			}
 		case store.Won:
 			m.confirmOld(a)
+			if env, err := store.Decode(a.Failure); err == nil {
+				m.failures = max(m.failures, env.Failures)
+			}
 			return m.loadLeased(ctx, a.Lease)
 		case store.Failed:
 			m.confirmOld(a)
@@ -306,41 +344,6 @@ func (m *miss[K, V]) giveUpAt() int64 {
 		at -= int64(min(20*time.Millisecond, m.c.opts.WaitTimeout/10))
 	}
 	return at
-}
-
-// disown gives back a lease that was perhaps granted by an acquire whose answer was
-// lost: the fleet would wait for a holder that does not know of it. Its token finds
-// it; a store that forgets tokens gives it back by itself.
-func (c *Cache[K, V]) disown(ctx context.Context, skey string, req store.Request, err error) {
-	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, errNotAsked) || !c.remote.session.Features().KeepsToken {
-		return
-	}
-	c.insist(req.TTL, func() error {
-		a, err := c.remote.acquireOnce(ctx, skey, req)
-		if a.Watch != nil {
-			a.Watch.Stop()
-		}
-		if a.State == store.Won {
-			_, err = c.release(ctx, skey, a.Lease)
-		}
-		return err
-	})
-}
-
-// insist repeats an operation in the background until the store has answered, or for d,
-// which is how long the lease lasts that it is to end. False: the cache is closed.
-func (c *Cache[K, V]) insist(d time.Duration, op func() error) bool {
-	over := until(c.local.Now(), d)
-	return c.begin(func() {
-		for errors.Is(op(), store.ErrUnavailable) && c.local.Now() < over && !c.closed.Load() {
-			t := time.NewTimer(probeEvery)
-			select {
-			case <-t.C:
-			case <-c.life.Done():
-			}
-			t.Stop()
-		}
-	})
 }
 
 // wait waits until the holder of the lease may be done, or until nobody who joined
@@ -416,57 +419,6 @@ func (m *miss[K, V]) timedOut() outcome[V] {
 		return outcome[V]{err: ErrClosed}
 	}
 	return outcome[V]{err: fmt.Errorf("%w: another process is still loading %q", ErrWaitTimeout, abbreviate(m.f.Key))}
-}
-
-// sharedFailure answers with the failure that another load has left, or with the
-// old value where that is allowed, and remembers it in this process too.
-func (m *miss[K, V]) sharedFailure(a store.Answer) outcome[V] {
-	c := m.c
-	c.stats.sharedFailures.Add(1)
-	text := "the failure's record could not be read"
-	if env, err := store.Decode(a.Failure); err == nil {
-		text = string(env.Payload)
-	}
-	err := &LoadError{Key: m.f.Key, Err: remoteFailure(text)}
-	m.rememberFailure(err, min(or(a.Remaining, c.opts.ErrorTTL), c.opts.ErrorTTL))
-	return m.failed(err, true)
-}
-
-// failed is the outcome of a load that brought nothing.
-func (m *miss[K, V]) failed(err error, reachable bool) outcome[V] {
-	if out, ok := m.staleOnError(reachable); ok {
-		return out
-	}
-	return outcome[V]{err: err, source: SourceLoad}
-}
-
-// staleOnError is the old value, if StaleOnError allows it. A local one whose
-// Local.TTL has ended counts only while the store cannot be asked: otherwise the
-// store has just said that it has nothing, perhaps because of an invalidation. So
-// does one that is doubted.
-func (m *miss[K, V]) staleOnError(reachable bool) (outcome[V], bool) {
-	c := m.c
-	if m.old == nil {
-		return outcome[V]{}, false
-	}
-	now := c.local.Now()
-	if !c.mayServeOnError(m.old, now) || reachable && (m.doubted || now >= m.old.Trusted) {
-		return outcome[V]{}, false
-	}
-	return outcome[V]{entry: m.old, source: m.oldFrom, stale: true}, true
-}
-
-// rememberFailure makes local answer with err for ttl, without losing the value
-// that it may still serve.
-func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration) {
-	e := &local.Entry[V]{Stamp: m.stamp, Rare: &local.Rare{Absent: true}, Trusted: m.c.local.Now()}
-	if m.old != nil && m.c.local.Current(m.old.Stamp) {
-		kept := *m.old
-		e = &kept
-		e.Rare = &local.Rare{RowVersion: kept.RowVersion()}
-	}
-	e.Rare.Failure, e.Rare.FailedUntil = err, until(m.c.local.Now(), ttl)
-	m.publish = e
 }
 
 // withoutStore is what a flight does when the store could not be asked.

@@ -26,6 +26,7 @@ type Event struct {
 	Took  time.Duration // what Kind says
 	Age   time.Duration // of the value, where there is one
 	Err   error         // the cause, where there is one
+	N     int           // how many, where Kind says so
 }
 
 // EventKind is the kind of an Event.
@@ -33,28 +34,32 @@ type EventKind uint8
 
 // The kinds of events.
 const (
-	EventStoreHit     EventKind = iota + 1 // a flight found a fresh value in the store; Age
-	EventLoad                              // a load ended; Took is its time, Err its failure
-	EventWait                              // a call's wait for a flight ended; Took, Err
-	EventLeaseWait                         // a flight waited for another one's load; Took
-	EventFill                              // the store accepted a loaded value
-	EventFillRefused                       // the store refused a loaded value: the lease was lost
-	EventLeaseLost                         // a lease was found lost while the load ran
-	EventStale                             // a stale value was served; Age
-	EventRefresh                           // a background refresh began
-	EventEarlyRefresh                      // a background refresh began before the value's expiry
-	EventOriginBusy                        // a flight got no place at the origin
-	EventStoreError                        // an operation of the store failed; Err
-	EventStoreDown                         // the store, or one of its servers, is taken for unreachable; Err
-	EventStoreUp                           // the store answers again
-	EventUndecodable                       // a stored entry could not be read; Err
-	EventUnstorable                        // a value could not be encoded or is too large; Err
+	EventStoreHit      EventKind = iota + 1 // a flight found a fresh value in the store; Age
+	EventLoad                               // a load ended; Took is its time, Err its failure
+	EventWait                               // a call's wait for a flight ended; Took, Err
+	EventLeaseWait                          // a flight waited for another one's load; Took
+	EventFill                               // the store accepted a loaded value
+	EventFillRefused                        // the store refused a loaded value: the lease was lost
+	EventLeaseLost                          // a lease was found lost while the load ran
+	EventStale                              // a stale value was served; Age
+	EventRefresh                            // a background refresh began
+	EventEarlyRefresh                       // a background refresh began before the value's expiry
+	EventRefreshFailed                      // a background refresh brought nothing; Err
+	EventOriginBusy                         // a flight got no place at the origin
+	EventStoreError                         // an operation of the store failed; Err
+	EventStoreDown                          // the store, or one of its servers, is taken for unreachable; Err
+	EventStoreUp                            // the store answers again
+	EventLoadLimit                          // the limit of loads at once has changed; N
+	EventReplay                             // writes of N keys were repeated after an outage or a failover
+	EventUndecodable                        // a stored entry could not be read; Err
+	EventUnstorable                         // a value could not be encoded or is too large; Err
 )
 
 var eventNames = [...]string{
 	EventStoreHit: "store hit", EventLoad: "load", EventWait: "wait", EventLeaseWait: "lease wait",
 	EventFill: "fill", EventFillRefused: "fill refused", EventLeaseLost: "lease lost", EventStale: "stale served",
-	EventRefresh: "refresh", EventEarlyRefresh: "early refresh", EventOriginBusy: "origin busy",
+	EventRefresh: "refresh", EventEarlyRefresh: "early refresh", EventRefreshFailed: "refresh failed", EventOriginBusy: "origin busy",
+	EventLoadLimit: "load limit", EventReplay: "replay",
 	EventStoreError: "store error", EventStoreDown: "store down", EventStoreUp: "store up",
 	EventUndecodable: "undecodable", EventUnstorable: "unstorable",
 }

@@ -17,15 +17,16 @@ const NoJitter = math.SmallestNonzeroFloat64
 
 // Defaults of Options, where a field is left zero.
 const (
-	DefaultTTL          = time.Minute
-	DefaultJitter       = 0.1
-	DefaultNotFoundTTL  = 10 * time.Second
-	DefaultErrorTTL     = time.Second
-	DefaultLoadTimeout  = 30 * time.Second
-	DefaultLeaseTTL     = 5 * time.Second
-	DefaultStoreTimeout = 250 * time.Millisecond
-	DefaultMaxLoads     = 256
-	DefaultMaxEntries   = 10_000
+	DefaultTTL             = time.Minute
+	DefaultJitter          = 0.1
+	DefaultNotFoundTTL     = 10 * time.Second
+	DefaultErrorTTL        = time.Second
+	DefaultLoadTimeout     = 30 * time.Second
+	DefaultLeaseTTL        = 5 * time.Second
+	DefaultStoreTimeout    = 250 * time.Millisecond
+	DefaultMaxLoads        = 256
+	DefaultMaxLoadsWaiting = 10_000
+	DefaultMaxEntries      = 10_000
 	// DefaultMaxValueBytes counts the envelope's 56 bytes, too.
 	DefaultMaxValueBytes = 1 << 20
 	DefaultMaxBatch      = 100
@@ -90,14 +91,18 @@ type Options[K comparable, V any] struct {
 
 	// ErrorTTL is how long a failed load is remembered: until then callers, in all
 	// processes, get its error instead of asking the origin again. Context errors
-	// are not remembered. Default 1 second. A store that cannot push keeps it for a
+	// are not remembered. While loads keep failing, it doubles: up to 16 times
+	// where a stale value is served meanwhile (then the end of LoadTimeout holds the next
+	// attempt back, too), else from the third failure on, up to 4 times. Default 1 second. A
+	// store that cannot push keeps it for a
 	// second at least (memcached, whose clock ticks seconds, for two), so that everybody
 	// who waits and polls comes by in time.
 	ErrorTTL time.Duration
 
 	// LoadTimeout bounds one load. A loader that does not return by then is left
 	// behind: its callers get an error, its place is given back, its result is
-	// dropped. Default 30 seconds.
+	// dropped. While MaxLoads loaders (64 at least) that were left behind still run, no
+	// other load gets a place. Default 30 seconds.
 	LoadTimeout time.Duration
 
 	// WaitTimeout bounds how long one call waits, whatever it waits for. Default
@@ -114,8 +119,17 @@ type Options[K comparable, V any] struct {
 	// StaleOnError allows it, else ErrOriginBusy. First come, first served. A load
 	// that is nested in another one of this cache takes a place of its own or the outer
 	// one's, whichever is free first.
-	// Default 256.
+	//
+	// The limit in force moves between MaxLoadsDegraded and MaxLoads: it is halved when
+	// more than half of the latest loads have failed, begins at MaxLoadsDegraded when
+	// the store comes back after an outage (at half of what it was where only one of its
+	// servers was away), and grows in eight steps, each after as many loads as it allows at
+	// once (8 at least) of which a tenth failed at most. Default 256.
 	MaxLoads int
+
+	// MaxLoadsWaiting is how many loads may wait for a place; one more is given up at
+	// once, as if it had got none in time. Default 10,000.
+	MaxLoadsWaiting int
 
 	// MaxLoadsDegraded is the most loads at once that have no lease, since the store,
 	// or the server of their key, is unreachable or refuses. Default an eighth of
@@ -230,7 +244,7 @@ func (o *Options[K, V]) validate() error {
 		name string
 		n    int
 	}{
-		{"MaxLoads", o.MaxLoads}, {"MaxLoadsDegraded", o.MaxLoadsDegraded}, {"MaxBatch", o.MaxBatch},
+		{"MaxLoads", o.MaxLoads}, {"MaxLoadsDegraded", o.MaxLoadsDegraded}, {"MaxLoadsWaiting", o.MaxLoadsWaiting}, {"MaxBatch", o.MaxBatch},
 		{"MaxValueBytes", o.MaxValueBytes}, {"Local.MaxEntries", o.Local.MaxEntries},
 	} {
 		if n.n < 0 {
@@ -294,6 +308,7 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	o.StoreTimeout = or(o.StoreTimeout, DefaultStoreTimeout)
 	o.MaxLoads = or(o.MaxLoads, max(DefaultMaxLoads, o.MaxLoadsDegraded))
 	o.MaxLoadsDegraded = or(o.MaxLoadsDegraded, max(1, o.MaxLoads/8))
+	o.MaxLoadsWaiting = or(o.MaxLoadsWaiting, DefaultMaxLoadsWaiting)
 	o.MaxBatch = or(o.MaxBatch, DefaultMaxBatch)
 	if o.Load == nil && o.LoadMany != nil {
 		o.Load = loadOne(o.LoadMany)

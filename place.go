@@ -2,6 +2,7 @@ package onefill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -125,6 +126,24 @@ func (c *Cache[K, V]) noPlace(err error, skey string, slots *origin.Slots) error
 	}
 	c.stats.originBusy.Add(1)
 	c.tell(Event{Kind: EventOriginBusy, Key: skey})
-	_, limit, waiting := slots.State()
-	return fmt.Errorf("%w: no place for %q within %v; %d loads run at most, %d more wait", ErrOriginBusy, abbreviate(skey), c.opts.WaitTimeout/2, limit, waiting)
+	at := slots.State()
+	why := fmt.Sprintf("within %v; at most %d loads run", c.opts.WaitTimeout/2, at.Limit)
+	switch {
+	case errors.Is(err, origin.ErrFull):
+		why = fmt.Sprintf("as MaxLoadsWaiting (%d) are waiting already", c.opts.MaxLoadsWaiting)
+	case at.Strays >= maxStrays(c.opts.MaxLoads):
+		why += fmt.Sprintf(", and %d that have been left behind after LoadTimeout still do", at.Strays)
+	}
+	return fmt.Errorf("%w: no place for %q %s, %d more wait", ErrOriginBusy, abbreviate(skey), why, at.Waiting)
+}
+
+// maxStrays is how many loaders that were left behind may still run before no load gets
+// a place.
+func maxStrays(maxLoads int) int { return max(maxLoads, 64) }
+
+// limited passes a change of the limit on.
+func (c *Cache[K, V]) limited(limit int, changed bool) {
+	if changed {
+		c.tell(Event{Kind: EventLoadLimit, N: limit})
+	}
 }

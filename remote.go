@@ -134,21 +134,23 @@ func (r *remote) get(ctx context.Context, key string) (item store.Item, err erro
 }
 
 // acquire may be repeated where the token tells the store that the lease, which was
-// won by an attempt whose answer was lost, is the flight's own.
-func (r *remote) acquire(ctx context.Context, key string, req store.Request) (store.Answer, error) {
+// won by an attempt whose answer was lost, is the flight's own. Each attempt counts
+// itself in req.
+func (r *remote) acquire(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
 	if !r.session.Features().KeepsToken {
 		return r.acquireOnce(ctx, key, req)
 	}
 	return r.acquireBy(r.twice, ctx, key, req)
 }
 
-func (r *remote) acquireOnce(ctx context.Context, key string, req store.Request) (store.Answer, error) {
+func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
 	return r.acquireBy(r.do, ctx, key, req)
 }
 
-func (r *remote) acquireBy(way func(context.Context, string, func(context.Context) error) error, ctx context.Context, key string, req store.Request) (a store.Answer, err error) {
+func (r *remote) acquireBy(way func(context.Context, string, func(context.Context) error) error, ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
 	err = way(ctx, key, func(ctx context.Context) error {
-		a, err = r.session.Acquire(ctx, key, req)
+		req.Try++
+		a, err = r.session.Acquire(ctx, key, *req)
 		return err
 	})
 	return a, err

@@ -329,6 +329,8 @@ func TestLostPushConnection(t *testing.T) {
 		db := newOrigin("v1", 0)
 		caches := fleet(t, st, options{Load: db.load, TTL: time.Hour, StaleFor: time.Hour})
 		wantAll(t, herd(bg, 1, "k", caches...), "v1")
+		synctest.Wait()                               // the push of the fill has come to those who had read the absence,
+		wantAll(t, herd(bg, 1, "k", caches...), "v1") // and now all have it in local
 		db.write("v2")
 		st.HoldPushes()
 		must(t, caches[0].Invalidate(bg, "k"))
@@ -537,6 +539,7 @@ func TestInvalidateWithALostReply(t *testing.T) {
 			if op.Kind != memstore.OpInvalidate {
 				return memstore.Fault{}
 			}
+			st.SetFault(nil) // this one only, not its replay
 			close(stopped)
 			return memstore.Fault{Hold: hold, LoseReply: true}
 		})

@@ -7,32 +7,37 @@ import (
 
 // Stats are counters since New, and gauges of this moment. Each counts one thing.
 type Stats struct {
-	LocalHits      uint64 // calls answered from local with a fresh value
-	StoreHits      uint64 // flights answered by a fresh value in the store
-	Loads          uint64 // calls of the loader
-	Coalesced      uint64 // calls that joined another call's flight
-	LeaseWaits     uint64 // flights that waited for a load in another flight or process
-	Fills          uint64 // loaded values that the store accepted
-	FillsRefused   uint64 // loaded values that the store refused: their lease was lost
-	LeasesLost     uint64 // leases that were found lost while the load ran
-	NotFound       uint64 // calls answered by ErrNotFound
-	StaleServed    uint64 // calls answered with a stale value
-	Refreshes      uint64 // background flights begun for a stale value
-	EarlyRefreshes uint64 // background flights begun before the value's expiry
-	LoadErrors     uint64 // loads that failed, panics included, ErrNotFound not
-	Panics         uint64 // loads that panicked or called runtime.Goexit
-	LoadsAbandoned uint64 // loads whose loader had not returned after LoadTimeout
-	SharedFailures uint64 // flights answered by the remembered failure of another load
-	WaitTimeouts   uint64 // calls that ended with ErrWaitTimeout
-	OriginBusy     uint64 // flights that got no place at the origin in time
-	StoreErrors    uint64 // operations of the store that failed
-	Undecodable    uint64 // stored entries that could not be read
-	Unstorable     uint64 // loaded values that could not be encoded or were too large
+	LocalHits       uint64 // calls answered from local with a fresh value
+	StoreHits       uint64 // flights answered by a fresh value in the store
+	Loads           uint64 // calls of the loader
+	Coalesced       uint64 // calls that joined another call's flight
+	LeaseWaits      uint64 // flights that waited for a load in another flight or process
+	Fills           uint64 // loaded values that the store accepted
+	FillsRefused    uint64 // loaded values that the store refused: their lease was lost
+	LeasesLost      uint64 // leases that were found lost while the load ran
+	NotFound        uint64 // calls answered by ErrNotFound
+	StaleServed     uint64 // calls answered with a stale value
+	Refreshes       uint64 // background flights begun for a stale value
+	RefreshesFailed uint64 // background flights that brought nothing
+	EarlyRefreshes  uint64 // background flights begun before the value's expiry
+	LoadErrors      uint64 // loads that failed, panics included, ErrNotFound not
+	Panics          uint64 // loads that panicked or called runtime.Goexit
+	LoadsAbandoned  uint64 // loads whose loader had not returned after LoadTimeout
+	SharedFailures  uint64 // flights answered by the remembered failure of another load
+	WaitTimeouts    uint64 // calls that ended with ErrWaitTimeout
+	OriginBusy      uint64 // flights that got no place at the origin in time
+	StoreErrors     uint64 // operations of the store that failed
+	Replayed        uint64 // writes of keys repeated after an outage or a failover
+	Undecodable     uint64 // stored entries that could not be read
+	Unstorable      uint64 // loaded values that could not be encoded or were too large
 
-	LoadsInFlight int  // places at the origin in use
-	LoadsWaiting  int  // flights that wait for a place
-	LocalEntries  int  // in local, including some that have expired
-	StoreDown     bool // the store, or one of its servers, is unreachable
+	LoadsInFlight  int  // places at the origin in use
+	LoadLimit      int  // places at the origin now: from MaxLoadsDegraded to MaxLoads
+	LoadsWaiting   int  // flights that wait for a place
+	LoadsStray     int  // loads that were left behind and whose loader still runs
+	ReplaysWaiting int  // keys whose write failed, and is to be repeated
+	LocalEntries   int  // in local, including some that have expired
+	StoreDown      bool // the store, or one of its servers, is unreachable
 }
 
 type counters struct {
@@ -41,7 +46,7 @@ type counters struct {
 	storeHits, loads, coalesced, leaseWaits, fills, fillsRefused, leasesLost,
 	notFound, staleServed, refreshes, earlyRefreshes, loadErrors, panics,
 	abandoned, sharedFailures, waitTimeouts, originBusy, storeErrors,
-	undecodable, unstorable atomic.Uint64
+	undecodable, unstorable, replayed, refreshesFailed atomic.Uint64
 }
 
 // striped is a counter for the hot path: each hit goes to one of a few cells, each
@@ -64,30 +69,35 @@ func (s *striped) load() (n uint64) {
 func (c *Cache[K, V]) Stats() Stats {
 	n := &c.stats
 	s := Stats{
-		LocalHits:      n.localHits.load(),
-		StoreHits:      n.storeHits.Load(),
-		Loads:          n.loads.Load(),
-		Coalesced:      n.coalesced.Load(),
-		LeaseWaits:     n.leaseWaits.Load(),
-		Fills:          n.fills.Load(),
-		FillsRefused:   n.fillsRefused.Load(),
-		LeasesLost:     n.leasesLost.Load(),
-		NotFound:       n.notFound.Load(),
-		StaleServed:    n.staleServed.Load(),
-		Refreshes:      n.refreshes.Load(),
-		EarlyRefreshes: n.earlyRefreshes.Load(),
-		LoadErrors:     n.loadErrors.Load(),
-		Panics:         n.panics.Load(),
-		LoadsAbandoned: n.abandoned.Load(),
-		SharedFailures: n.sharedFailures.Load(),
-		WaitTimeouts:   n.waitTimeouts.Load(),
-		OriginBusy:     n.originBusy.Load(),
-		StoreErrors:    n.storeErrors.Load(),
-		Undecodable:    n.undecodable.Load(),
-		Unstorable:     n.unstorable.Load(),
-		LocalEntries:   c.local.Len(),
+		LocalHits:       n.localHits.load(),
+		StoreHits:       n.storeHits.Load(),
+		Loads:           n.loads.Load(),
+		Coalesced:       n.coalesced.Load(),
+		LeaseWaits:      n.leaseWaits.Load(),
+		Fills:           n.fills.Load(),
+		FillsRefused:    n.fillsRefused.Load(),
+		LeasesLost:      n.leasesLost.Load(),
+		NotFound:        n.notFound.Load(),
+		StaleServed:     n.staleServed.Load(),
+		Refreshes:       n.refreshes.Load(),
+		EarlyRefreshes:  n.earlyRefreshes.Load(),
+		LoadErrors:      n.loadErrors.Load(),
+		Panics:          n.panics.Load(),
+		LoadsAbandoned:  n.abandoned.Load(),
+		SharedFailures:  n.sharedFailures.Load(),
+		WaitTimeouts:    n.waitTimeouts.Load(),
+		OriginBusy:      n.originBusy.Load(),
+		StoreErrors:     n.storeErrors.Load(),
+		Undecodable:     n.undecodable.Load(),
+		Unstorable:      n.unstorable.Load(),
+		Replayed:        n.replayed.Load(),
+		RefreshesFailed: n.refreshesFailed.Load(),
+		LocalEntries:    c.local.Len(),
 	}
-	s.LoadsInFlight, _, s.LoadsWaiting = c.slots.State()
-	s.StoreDown = c.remote != nil && c.remote.down()
+	at := c.slots.State()
+	s.LoadsInFlight, s.LoadLimit, s.LoadsWaiting, s.LoadsStray = at.Used, at.Limit, at.Waiting, at.Strays
+	if c.remote != nil {
+		s.StoreDown, s.ReplaysWaiting = c.remote.down(), c.debts.count()
+	}
 	return s
 }

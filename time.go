@@ -18,6 +18,14 @@ func after(t, d time.Duration) time.Duration {
 	return t + d
 }
 
+// times is d, n times.
+func times(d time.Duration, n uint64) time.Duration {
+	if d > 0 && n > uint64(math.MaxInt64/d) {
+		return math.MaxInt64
+	}
+	return d * time.Duration(n)
+}
+
 // until is the moment d after now.
 func until(now int64, d time.Duration) int64 { return int64(after(time.Duration(now), d)) }
 
@@ -25,6 +33,11 @@ func until(now int64, d time.Duration) int64 { return int64(after(time.Duration(
 // hold instead of wrapping round.
 func wallAfter(t time.Time, d time.Duration) time.Time {
 	return t.Add(min(d, 200*365*24*time.Hour))
+}
+
+// longestJittered is the most that jittered can return.
+func longestJittered(d time.Duration, fraction float64) time.Duration {
+	return after(d, time.Duration(min(fraction*float64(max(d, 0)), math.MaxInt64/2)))
 }
 
 // jittered adds up to fraction of d at random, so that what was stored together

@@ -2,6 +2,7 @@ package onefill
 
 import (
 	"context"
+	"github.com/onefill/onefill/internal/origin"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,14 +19,14 @@ func TestValidatorFindsBrokenCaches(t *testing.T) {
 		},
 		"1 used": func(c *Cache[string, string]) { _, _ = c.slots.Acquire(context.Background(), nil) },
 		"1 waiting": func(c *Cache[string, string]) {
-			c.slots.SetLimit(0)
+			c.slots = origin.NewSlots(origin.Limits{})
 			go c.slots.Acquire(c.life, nil)
-			for _, _, waiting := c.slots.State(); waiting == 0; _, _, waiting = c.slots.State() {
+			for c.slots.State().Waiting == 0 {
 				runtime.Gosched()
 			}
 		},
 		"without a lease": func(c *Cache[string, string]) { _, _ = c.alone.Acquire(context.Background(), nil) },
-		"limit 0":         func(c *Cache[string, string]) { c.slots.SetLimit(0) },
+		"limit 0":         func(c *Cache[string, string]) { c.slots = origin.NewSlots(origin.Limits{}) },
 		"at most 1 are allowed": func(c *Cache[string, string]) {
 			for _, k := range []string{"a", "b", "c"} {
 				_ = c.Set(context.Background(), k, "v")

@@ -22,7 +22,7 @@ import (
 //	24  8  created, µs since 1970
 //	32  8  soft expiry, µs since 1970; the one field that may change in place
 //	40  4  load cost, µs, saturated
-//	44  8  row version, 0 if the row has none
+//	44  8  row version, 0 if the row has none; of a failure: failures in a row
 //	52  4  CRC-32C of everything but the soft expiry and itself
 //	56     payload
 const (
@@ -61,6 +61,7 @@ type Envelope struct {
 	SoftExpiry time.Time
 	Cost       time.Duration // of the load
 	RowVersion uint64
+	Failures   uint64 // of a failure: how many loads have failed in a row
 	Payload    []byte
 }
 
@@ -79,11 +80,19 @@ func (e *Envelope) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, micros(e.Created))
 	dst = binary.BigEndian.AppendUint64(dst, micros(e.SoftExpiry))
 	dst = binary.BigEndian.AppendUint32(dst, saturate32(e.Cost.Microseconds()))
-	dst = binary.BigEndian.AppendUint64(dst, e.RowVersion)
+	dst = binary.BigEndian.AppendUint64(dst, e.counter())
 	dst = append(dst, 0, 0, 0, 0)
 	dst = append(dst, e.Payload...)
 	binary.BigEndian.PutUint32(dst[start+crcOffset:], checksum(dst[start:]))
 	return dst
+}
+
+// counter is what lies where the row version of a value does.
+func (e *Envelope) counter() uint64 {
+	if e.Kind == KindFailure {
+		return e.Failures
+	}
+	return e.RowVersion
 }
 
 // Encode returns the encoded envelope.
@@ -110,11 +119,15 @@ func Decode(data []byte) (Envelope, error) {
 		Created:    fromMicros(binary.BigEndian.Uint64(data[24:])),
 		SoftExpiry: fromMicros(binary.BigEndian.Uint64(data[SoftExpiryOffset:])),
 		Cost:       time.Duration(binary.BigEndian.Uint32(data[40:])) * time.Microsecond,
-		RowVersion: binary.BigEndian.Uint64(data[RowVersionOffset:]),
 		Payload:    data[HeaderBytes:],
 	}
+	counter := binary.BigEndian.Uint64(data[RowVersionOffset:])
 	switch e.Kind {
-	case KindValue, KindNotFound, KindFailure, KindUnstorable:
+	case KindValue, KindNotFound, KindUnstorable:
+		e.RowVersion = counter
+		return e, nil
+	case KindFailure:
+		e.Failures = counter
 		return e, nil
 	}
 	return Envelope{}, fmt.Errorf("%w: kind %q", ErrUndecodable, data[3])

@@ -14,6 +14,10 @@ var ErrUnavailable = errors.New("store unavailable")
 // its size.
 var ErrTooLarge = errors.New("too large for the store")
 
+// ErrNotReplicated is wrapped by an [*Error] of a write that was applied, but that
+// fewer replicas have confirmed than was asked for: a failover may lose it.
+var ErrNotReplicated = errors.New("not confirmed by enough replicas")
+
 // Error is what every operation of a store returns when it fails: which service,
 // at which address, in which operation, and why.
 type Error struct {

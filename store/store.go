@@ -31,7 +31,10 @@
 //     any more. Its own writes are not reported to itself, but they are reported
 //     to the other sessions of the same name, also in the same process; its own
 //     Invalidate and Expire end the promise until it reads the key again.
-//  8. A value of an older row version (see [RowVersionOf]) never replaces one of a
+//  8. A session whose server may have lost writes that it had answered, since a replica
+//     was promoted or the server restarted with what it had saved, says so through
+//     [Events.Replaced] before it lets an operation through to that server.
+//  9. A value of an older row version (see [RowVersionOf]) never replaces one of a
 //     newer; what has none is never older, so that the mark of a row that was
 //     deleted replaces the row.
 //
@@ -84,6 +87,11 @@ type Events struct {
 	// Lost says that from some moment before now changes may have gone unheard:
 	// a connection was lost, or the server has forgotten what the session reads.
 	Lost func()
+	// Replaced says that the server which answers from now on may lack writes that
+	// were answered before: a replica took the primary's place, or the server was
+	// restarted with what it had saved. Spurious calls are allowed. A store whose
+	// servers come back empty needs none. Lost is called as well.
+	Replaced func()
 }
 
 // Features says what a store can do. The conformance suite expects exactly what
@@ -155,6 +163,11 @@ func (s State) String() string {
 type Request struct {
 	// Token of the flight that asks.
 	Token Token
+	// Try numbers the flight's attempts, from 1. A grant belongs to the attempt with
+	// the highest number that has reached the server: one that arrives late, its
+	// connection given up and the question repeated, neither takes the grant away from
+	// a later one nor makes a lease that the flight could fill under again.
+	Try uint32
 	// TTL of the lease.
 	TTL time.Duration
 	// Seen is the mark (see [MarkOf]) of the value that the caller has seen and
@@ -174,7 +187,8 @@ type Answer struct {
 	// Remaining is how long the lease (Held) or the failure record (Failed)
 	// still lasts, 0 where the store cannot tell.
 	Remaining time.Duration
-	// Failure is the record given to [Lease.Fail], for Failed.
+	// Failure is the record given to [Lease.Fail]: for Failed, and for Won if the
+	// store remembers it still.
 	Failure []byte
 	// Watch wakes a caller whose answer was Held, nil where the store cannot
 	// push. Stop must be called.
@@ -200,7 +214,9 @@ type Lease interface {
 	// refused and the lease ends all the same.
 	Fill(ctx context.Context, data []byte, ttl time.Duration) (bool, error)
 	// Fail ends the lease and leaves record, which is no value, for ttl: until
-	// then Acquire answers Failed. The stored value stays as it is.
+	// then Acquire answers Failed. For as long again the record is remembered: who
+	// wins the lease then gets it along, so that failures in a row can be counted.
+	// Fill, Set, Invalidate and Expire forget it. The stored value stays as it is.
 	Fail(ctx context.Context, record []byte, ttl time.Duration) (bool, error)
 	// Renew makes the lease last for ttl from now.
 	Renew(ctx context.Context, ttl time.Duration) (bool, error)

@@ -37,10 +37,16 @@ type Rare struct {
 	Absent bool // there is no value: only a failure is remembered, or that the store cannot hold it
 	// NotFound: the origin said that the row does not exist.
 	NotFound bool
-	// Failure of the last load, remembered until FailedUntil.
+	// Failure of the last load, remembered until FailedUntil: until then nobody loads.
 	Failure     error
 	FailedUntil int64
-	RowVersion  uint64
+	// Private: the failure says something about a context. It holds back the loads that
+	// somebody can do without, and is told to nobody.
+	Private bool
+	// Failures is how many loads have failed in a row, and counts until CountedUntil.
+	Failures     uint64
+	CountedUntil int64
+	RowVersion   uint64
 }
 
 // Has says that the entry holds an answer of the origin, be it that the row does
@@ -55,12 +61,24 @@ func (e *Entry[V]) Plain() bool {
 	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil
 }
 
-// FailureAt is the failure that is remembered at that moment, or nil.
+// FailureAt is the failure that is remembered at that moment for those who ask, or nil.
 func (e *Entry[V]) FailureAt(now int64) error {
-	if e.Rare == nil || now >= e.Rare.FailedUntil {
+	if !e.HeldBack(now) || e.Rare.Private {
 		return nil
 	}
 	return e.Rare.Failure
+}
+
+// HeldBack says whether a load has failed so lately that nobody tries again who has a
+// stale value.
+func (e *Entry[V]) HeldBack(now int64) bool { return e.Rare != nil && now < e.Rare.FailedUntil }
+
+// FailuresAt is how many loads have failed in a row, as far as it counts at that moment.
+func (e *Entry[V]) FailuresAt(now int64) uint64 {
+	if e.Rare == nil || now >= e.Rare.CountedUntil {
+		return 0
+	}
+	return e.Rare.Failures
 }
 
 // RowVersion is the row's own version, 0 if it has none.
@@ -151,7 +169,7 @@ func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
 		end = e.Soft + int64(c.grace)
 	}
 	if e.Rare != nil {
-		end = max(end, e.Rare.FailedUntil)
+		end = max(end, e.Rare.FailedUntil, e.Rare.CountedUntil)
 	}
 	return time.Duration(end)
 }

@@ -18,9 +18,15 @@ var bg = context.Background()
 
 func want(t *testing.T, s *Slots, used, limit, waiting int) {
 	t.Helper()
-	if u, l, w := s.State(); u != used || l != limit || w != waiting {
-		t.Errorf("%d used of %d, %d waiting; want %d of %d, %d", u, l, w, used, limit, waiting)
+	if at := s.State(); at.Used != used || at.Limit != limit || at.Waiting != waiting {
+		t.Errorf("%d used of %d, %d waiting; want %d of %d, %d", at.Used, at.Limit, at.Waiting, used, limit, waiting)
 	}
+}
+
+func (s *Slots) setLimit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.move(n)
 }
 
 // queue makes n goroutines ask in order; each appends its number to order when it
@@ -53,7 +59,7 @@ func queue(t *testing.T, s *Slots, n int) (order func() []int, ask func(context.
 // in which a new caller comes: who waits is first.
 func TestFirstComeFirstServed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := NewSlots(2)
+		s := NewSlots(Limits{Most: 2})
 		order, _ := queue(t, s, 10)
 		want(t, s, 2, 2, 8)
 		for i := 2; i < 10; i++ {
@@ -72,7 +78,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 // Who leaves the queue takes nobody along, and the context's cause is the error.
 func TestLeavingTheQueue(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := NewSlots(1)
+		s := NewSlots(Limits{Most: 1})
 		order, ask := queue(t, s, 1)
 		cause := errors.New("had enough")
 		ctx, cancel := context.WithCancelCause(bg)
@@ -97,7 +103,7 @@ func TestLeavingTheQueue(t *testing.T) {
 func TestPlaceGivenToOneWhoLeaves(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for round := range 200 {
-			s := NewSlots(1)
+			s := NewSlots(Limits{Most: 1})
 			_, ask := queue(t, s, 1)
 			ctx, cancel := context.WithCancel(bg)
 			leaves, stays := ask(ctx, 1), ask(bg, 2)
@@ -123,7 +129,7 @@ func TestPlaceGivenToOneWhoLeaves(t *testing.T) {
 
 // A context that has ended gets a free place, or leaves at once.
 func TestEndedContext(t *testing.T) {
-	s := NewSlots(1)
+	s := NewSlots(Limits{Most: 1})
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
 	if _, err := s.Acquire(ctx, nil); err != nil {
@@ -139,9 +145,10 @@ func TestEndedContext(t *testing.T) {
 // were given back; a higher one admits at once.
 func TestLimitChanges(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := NewSlots(4)
+		s := NewSlots(Limits{Most: 100, Least: 1})
+		s.setLimit(4)
 		order, _ := queue(t, s, 8)
-		s.SetLimit(1)
+		s.Restart()
 		want(t, s, 4, 1, 4)
 		for range 3 {
 			s.Release()
@@ -151,7 +158,7 @@ func TestLimitChanges(t *testing.T) {
 		s.Release()
 		synctest.Wait()
 		want(t, s, 1, 1, 3)
-		s.SetLimit(3) // admits two, who may run in either order
+		s.setLimit(3) // admits two, who may run in either order
 		synctest.Wait()
 		want(t, s, 3, 3, 1)
 		got := order()
@@ -159,7 +166,7 @@ func TestLimitChanges(t *testing.T) {
 		if !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6}) {
 			t.Errorf("%v have a place or had one", got)
 		}
-		s.SetLimit(100)
+		s.setLimit(100)
 		synctest.Wait()
 		want(t, s, 4, 100, 0)
 	})
@@ -172,7 +179,7 @@ func TestSlotsProperties(t *testing.T) {
 	for _, changes := range []bool{false, true} {
 		bubble.Test(t, func(t *testing.T) {
 			const limit = 5
-			s := NewSlots(limit)
+			s := NewSlots(Limits{Most: limit, Least: 1})
 			var inside, most atomic.Int64
 			var all sync.WaitGroup
 			for i := range 300 {
@@ -200,7 +207,7 @@ func TestSlotsProperties(t *testing.T) {
 					all.Go(func() {
 						rnd := rand.New(rand.NewSource(int64(-i)))
 						time.Sleep(time.Duration(rnd.Intn(1000)) * time.Millisecond)
-						s.SetLimit(1 + rnd.Intn(limit))
+						s.setLimit(1 + rnd.Intn(limit))
 					})
 				}
 			}
@@ -208,8 +215,8 @@ func TestSlotsProperties(t *testing.T) {
 			if m := most.Load(); m > limit || !changes && m != limit {
 				t.Errorf("%d places were in use at once, the limit is %d", m, limit)
 			}
-			if used, _, waiting := s.State(); used != 0 || waiting != 0 {
-				t.Errorf("%d used, %d waiting at the end", used, waiting)
+			if at := s.State(); at.Used != 0 || at.Waiting != 0 {
+				t.Errorf("%d used, %d waiting at the end", at.Used, at.Waiting)
 			}
 		})
 	}

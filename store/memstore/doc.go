@@ -32,7 +32,7 @@
 // Tests of code that uses a cache can make the store misbehave: [Store.SetFault]
 // delays, blocks and fails single operations, before or after they were applied;
 // [Store.Down], [Store.Flush], [Store.Evict], [Store.DropLease],
-// [Store.HoldPushes], [Store.DropPushes] and [Store.LosePushes] do what happens
-// to servers and networks; [Store.Counts], [Store.Raw] and [Store.Usage] look
+// [Store.HoldPushes], [Store.DropPushes], [Store.LosePushes] and [Store.Failover] do
+// what happens to servers and networks; [Store.Counts], [Store.Raw] and [Store.Usage] look
 // inside. [Options] lets it act as a server that can do less.
 package memstore

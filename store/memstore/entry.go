@@ -9,8 +9,9 @@ import (
 
 // entry is what the store holds under a key. All of it is guarded by Store.mu.
 type entry struct {
-	value value
-	claim claim
+	value  value
+	claim  claim
+	memory memory
 	// timer fires at wakeAt, the earliest moment at which something here ends.
 	timer  *time.Timer
 	wakeAt time.Time
@@ -23,12 +24,25 @@ type value struct {
 	until time.Time // zero: for ever
 }
 
-// claim is a lease or the record of a failure; a key has at most one of them.
+// claim is a lease, or says that the last load failed; a key has at most one of them.
 type claim struct {
-	kind   claimKind
-	token  store.Token // of a lease
-	record []byte      // of a failure
-	until  time.Time   // zero: for ever
+	kind  claimKind
+	owner owner     // of a lease
+	until time.Time // zero: for ever
+}
+
+// owner is whose lease it is: that of one attempt of one flight.
+type owner struct {
+	token store.Token
+	try   uint32
+}
+
+// memory is the record of the last failure. It outlasts the claim that it comes
+// with, and the lease of whoever tries next: only a write forgets it.
+type memory struct {
+	record []byte
+	found  bool
+	until  time.Time // zero: for ever
 }
 
 type claimKind uint8
@@ -46,8 +60,8 @@ func (st *Store) entry(k id, now time.Time) *entry {
 	if e == nil {
 		return nil
 	}
-	valueOver, claimOver := over(e.value.until, now), over(e.claim.until, now)
-	if !valueOver && !claimOver {
+	valueOver, claimOver, memoryOver := over(e.value.until, now), over(e.claim.until, now), over(e.memory.until, now)
+	if !valueOver && !claimOver && !memoryOver {
 		return e
 	}
 	if valueOver {
@@ -57,6 +71,9 @@ func (st *Store) entry(k id, now time.Time) *entry {
 	if claimOver {
 		e.claim = claim{}
 		st.claimChanged(k, nil)
+	}
+	if memoryOver {
+		e.memory = memory{}
 	}
 	st.settle(k, e, now)
 	return st.entries[k]
@@ -104,12 +121,12 @@ func (st *Store) makeEntry(k id, now time.Time) *entry {
 // settle is called after every change of an entry: it drops an empty one and
 // sets the timer of another one.
 func (st *Store) settle(k id, e *entry, now time.Time) {
-	if !e.value.found && e.claim.kind == noClaim {
+	if !e.value.found && e.claim.kind == noClaim && !e.memory.found {
 		e.setTimer(time.Time{}, 0, nil)
 		delete(st.entries, k)
 		return
 	}
-	next := earlier(e.value.until, e.claim.until)
+	next := earlier(earlier(e.value.until, e.claim.until), e.memory.until)
 	e.setTimer(next, next.Sub(now), func() {
 		st.mu.Lock()
 		defer st.unlock()
@@ -123,6 +140,10 @@ func (st *Store) settle(k id, e *entry, now time.Time) {
 		}
 	})
 }
+
+// void ends the lease or the failure of a key and forgets the record, as every
+// write does.
+func (e *entry) void() { e.claim, e.memory = claim{}, memory{} }
 
 func (e *entry) setTimer(at time.Time, in time.Duration, f func()) {
 	if at.Equal(e.wakeAt) {

@@ -148,8 +148,8 @@ func (st *Store) do(ctx context.Context, op Op, apply func(now time.Time)) error
 	if f.Err != nil && !f.LoseReply {
 		return unavailable(op.Kind, f.Err)
 	}
-	if !st.apply(apply) {
-		return unavailable(op.Kind, ErrDown)
+	if err := st.apply(ctx, op.Kind, apply); err != nil {
+		return err
 	}
 	if err := wait(ctx, f.ReplyDelay, f.ReplyHold); err != nil {
 		return contextError(op.Kind, err)
@@ -175,15 +175,24 @@ func (st *Store) begin(op Op) Fault {
 	return decide(op)
 }
 
-// apply runs act under the lock, unless the store is down.
-func (st *Store) apply(act func(now time.Time)) bool {
+// apply runs act under the lock, unless the store is down. During a failover it waits
+// for the server that comes.
+func (st *Store) apply(ctx context.Context, kind Kind, act func(now time.Time)) error {
 	st.mu.Lock()
+	for st.failover != nil {
+		over := st.failover
+		st.mu.Unlock()
+		if err := wait(ctx, 0, over); err != nil {
+			return contextError(kind, err)
+		}
+		st.mu.Lock()
+	}
 	defer st.unlock()
 	if st.down {
-		return false
+		return unavailable(kind, ErrDown)
 	}
 	act(time.Now())
-	return true
+	return nil
 }
 
 // wait returns the context's error if the context ends first.

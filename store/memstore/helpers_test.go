@@ -39,8 +39,9 @@ func attach(t *testing.T, st *memstore.Store) (store.Session, *news) {
 	t.Helper()
 	n := &news{}
 	s, err := st.Attach(t.Context(), store.Config{Name: name, Events: store.Events{
-		Changed: func(key string) { n.add(key) },
-		Lost:    func() { n.add("LOST") },
+		Changed:  func(key string) { n.add(key) },
+		Lost:     func() { n.add("LOST") },
+		Replaced: func() { n.add("REPLACED") },
 	}})
 	if err != nil {
 		t.Fatalf("Attach: %v", err)

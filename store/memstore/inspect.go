@@ -29,14 +29,14 @@ func (st *Store) Evict(name, key string) {
 	st.PutRaw(name, key, nil, 0)
 }
 
-// DropLease removes the lease or the failure record of a key, as a server does
+// DropLease removes the lease and the failure record of a key, as a server does
 // that is short of memory. The value stays.
 func (st *Store) DropLease(name, key string) {
 	st.mu.Lock()
 	defer st.unlock()
 	now, k := time.Now(), id{name, key}
-	if e := st.entry(k, now); e != nil && e.claim.kind != noClaim {
-		e.claim = claim{}
+	if e := st.entry(k, now); e != nil && (e.claim.kind != noClaim || e.memory.found) {
+		e.void()
 		st.claimChanged(k, nil)
 		st.settle(k, e, now)
 	}
@@ -47,18 +47,16 @@ func (st *Store) DropLease(name, key string) {
 func (st *Store) Flush() {
 	st.mu.Lock()
 	defer st.unlock()
-	for _, e := range st.entries {
-		e.setTimer(time.Time{}, 0, nil)
-	}
-	clear(st.entries)
-	st.values = 0
+	st.clear()
 	st.lose()
 }
 
 // Usage is what a store holds at a moment.
 type Usage struct {
-	Values, Leases, Failures int
-	Sessions, Watches        int
+	Values, Leases    int
+	Failures          int // records that block
+	Remembered        int // records that do not block any more
+	Sessions, Watches int
 }
 
 // Usage counts what the store holds, for tests that want to see nothing left.
@@ -81,6 +79,9 @@ func (st *Store) Usage() Usage {
 			u.Leases++
 		case failed:
 			u.Failures++
+		}
+		if e.memory.found && e.claim.kind != failed {
+			u.Remembered++
 		}
 	}
 	for _, peers := range st.sessions {

@@ -3,6 +3,7 @@ package memstore
 import (
 	"bytes"
 	"context"
+	"math"
 	"time"
 
 	"github.com/onefill/onefill/store"
@@ -13,7 +14,7 @@ import (
 type lease struct {
 	s     *session
 	key   string
-	token store.Token
+	owner owner
 }
 
 var _ store.Lease = (*lease)(nil)
@@ -24,7 +25,7 @@ func (l *lease) owned(ctx context.Context, kind Kind, act func(e *entry, now tim
 	ok := false
 	err := l.s.do(ctx, kind, l.key, func(now time.Time) {
 		e := l.s.st.entry(l.s.id(l.key), now)
-		if e == nil || e.claim.kind != leased || e.claim.token != l.token {
+		if e == nil || e.claim.kind != leased || e.claim.owner != l.owner {
 			return
 		}
 		ok = act(e, now)
@@ -41,17 +42,19 @@ func (l *lease) Fill(ctx context.Context, data []byte, ttl time.Duration) (bool,
 		return false, err
 	}
 	return l.owned(ctx, OpFill, func(e *entry, now time.Time) bool {
-		e.claim = claim{}
+		e.void()
 		return l.s.write(l.key, e, data, ttl, now)
 	})
 }
 
-// Fail implements store.Lease. With a ttl of 0 or less it leaves no record.
+// Fail implements store.Lease. With a ttl of 0 or less it leaves no record, not even
+// that of a failure before.
 func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (bool, error) {
 	return l.owned(ctx, OpFail, func(e *entry, now time.Time) bool {
-		e.claim = claim{}
+		e.void()
 		if ttl > 0 {
-			e.claim = claim{kind: failed, record: bytes.Clone(record), until: l.s.st.deadline(now, ttl)}
+			e.claim = claim{kind: failed, until: l.s.st.deadline(now, ttl)}
+			e.memory = memory{record: bytes.Clone(record), found: true, until: l.s.st.deadline(now, twice(ttl))}
 		}
 		l.done(e, now)
 		return true
@@ -67,13 +70,22 @@ func (l *lease) Renew(ctx context.Context, ttl time.Duration) (bool, error) {
 	})
 }
 
-// Release implements store.Lease.
+// Release implements store.Lease. The record of a failure before this lease stays for
+// as long as it would have: to release is no success.
 func (l *lease) Release(ctx context.Context) (bool, error) {
 	return l.owned(ctx, OpRelease, func(e *entry, now time.Time) bool {
 		e.claim = claim{}
 		l.done(e, now)
 		return true
 	})
+}
+
+// twice is the whole life of a failure record: as long as it blocks, and once more.
+func twice(ttl time.Duration) time.Duration {
+	if ttl > math.MaxInt64/2 {
+		return math.MaxInt64
+	}
+	return 2 * ttl
 }
 
 // done settles an entry whose claim was changed and wakes who watches it.

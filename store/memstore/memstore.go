@@ -67,7 +67,8 @@ type Store struct {
 	counts   map[Kind]int
 	fault    func(Op) Fault
 	down     bool
-	held     bool // pushes wait
+	held     bool          // pushes wait
+	failover chan struct{} // operations wait until it is closed; nil: they do not
 }
 
 // id is the identity of a key in the store. Name and key stay apart, so no two

@@ -95,13 +95,19 @@ func (s *session) acquire(key string, req store.Request, now time.Time) store.An
 	switch {
 	case e.claim.kind == failed:
 		return store.Answer{State: store.Failed, Item: item,
-			Failure: bytes.Clone(e.claim.record), Remaining: remaining(e.claim.until, now)}
-	case e.claim.kind == leased && (e.claim.token != req.Token || s.st.options.ForgetsToken):
+			Failure: bytes.Clone(e.memory.record), Remaining: remaining(e.claim.until, now)}
+	case e.claim.kind == leased && (e.claim.owner.token != req.Token || s.st.options.ForgetsToken):
 		return store.Answer{State: store.Held, Item: item,
 			Remaining: remaining(e.claim.until, now), Watch: s.watch(key)}
 	}
-	e.claim = claim{kind: leased, token: req.Token, until: s.st.leaseDeadline(now, req.TTL)}
-	return store.Answer{State: store.Won, Item: item, Lease: &lease{s: s, key: key, token: req.Token}}
+	mine := owner{req.Token, req.Try}
+	// An attempt that comes behind a later one of its flight changes nothing, and the
+	// lease that it gets can do nothing: it is not the owner's.
+	if e.claim.kind != leased || e.claim.owner.try <= req.Try {
+		e.claim = claim{kind: leased, owner: mine, until: s.st.leaseDeadline(now, req.TTL)}
+	}
+	return store.Answer{State: store.Won, Item: item, Lease: &lease{s: s, key: key, owner: mine},
+		Failure: bytes.Clone(e.memory.record)}
 }
 
 // Set implements store.Session. With a ttl of 0 or less the value is gone at
@@ -113,7 +119,7 @@ func (s *session) Set(ctx context.Context, key string, data []byte, ttl time.Dur
 	stored := false
 	err := s.do(ctx, OpSet, key, func(now time.Time) {
 		e := s.st.makeEntry(s.id(key), now)
-		e.claim = claim{}
+		e.void()
 		stored = s.write(key, e, data, ttl, now)
 	})
 	return stored && err == nil, err
@@ -152,7 +158,7 @@ func (s *session) Invalidate(ctx context.Context, keys ...string) error {
 			k := s.id(key)
 			e := s.st.makeEntry(k, now)
 			s.st.setValue(e, value{})
-			e.claim = claim{}
+			e.void()
 			s.st.changed(k, s)
 			s.st.settle(k, e, now)
 		})
@@ -170,7 +176,7 @@ func (s *session) Expire(ctx context.Context, softExpiry time.Time, keys ...stri
 		err := s.do(ctx, OpExpire, key, func(now time.Time) {
 			k := s.id(key)
 			e := s.st.makeEntry(k, now)
-			e.claim = claim{}
+			e.void()
 			if data, ok := store.Expired(e.value.data, softExpiry); ok {
 				e.value.data = data
 			} else {

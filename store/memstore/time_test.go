@@ -92,8 +92,50 @@ func TestExpiredIsRemoved(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if u := st.Usage(); u != (memstore.Usage{Sessions: 1}) {
+		if u := st.Usage(); u != (memstore.Usage{Remembered: 1, Sessions: 1}) {
 			t.Errorf("a second later: %+v", u)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if u := st.Usage(); u != (memstore.Usage{Sessions: 1}) {
+			t.Errorf("two seconds later: %+v", u)
+		}
+	})
+}
+
+// A failure blocks for its ttl and is remembered for as long again, to the nanosecond,
+// whatever becomes of the leases meanwhile.
+func TestFailureMemoryIsExact(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		st := memstore.New()
+		s, _ := attach(t, st)
+		if ok, err := ask(t, s, "k", time.Hour).Lease.Fail(t.Context(), []byte("down"), time.Minute); !ok || err != nil {
+			t.Fatalf("Fail = %v, %v", ok, err)
+		}
+		time.Sleep(time.Minute - 1)
+		if a := ask(t, s, "k", time.Hour); a.State != store.Failed || a.Remaining != 1 || string(a.Failure) != "down" {
+			t.Errorf("1 ns before its end: %+v", a)
+		}
+		time.Sleep(1)
+		wins := func(what string, ttl time.Duration) store.Answer {
+			t.Helper()
+			a := ask(t, s, "k", ttl)
+			if a.State != store.Won || string(a.Failure) != "down" {
+				t.Errorf("%s: %v, %q, want won, with the record", what, a.State, a.Failure)
+			}
+			return a
+		}
+		wins("once it blocks no more", time.Second)
+		time.Sleep(time.Second)
+		a := wins("after the next holder was killed", time.Hour)
+		if ok, err := a.Lease.Release(t.Context()); !ok || err != nil {
+			t.Errorf("Release = %v, %v", ok, err)
+		}
+		time.Sleep(time.Minute - time.Second - 1)
+		wins("1 ns before it is forgotten", 1)
+		time.Sleep(time.Millisecond) // the shortest lease
+		if a := ask(t, s, "k", time.Hour); a.State != store.Won || a.Failure != nil {
+			t.Errorf("after two minutes: %v, %q, want won, and nothing remembered", a.State, a.Failure)
 		}
 	})
 }

@@ -206,7 +206,18 @@ func (p *peer) ask(key string, ttl time.Duration, seen []byte) store.Answer {
 
 func (p *peer) askAs(token store.Token, key string, ttl time.Duration, seen []byte) store.Answer {
 	p.c.Helper()
-	answer, err := p.Acquire(p.c.ctx(), key, store.Request{Token: token, TTL: ttl, Seen: seen})
+	return p.request(key, store.Request{Token: token, TTL: ttl, Seen: seen})
+}
+
+// tries is Acquire as an attempt of a flight that may have made others.
+func (p *peer) tries(token store.Token, try uint32, key string, ttl time.Duration) store.Answer {
+	p.c.Helper()
+	return p.request(key, store.Request{Token: token, Try: try, TTL: ttl})
+}
+
+func (p *peer) request(key string, req store.Request) store.Answer {
+	p.c.Helper()
+	answer, err := p.Acquire(p.c.ctx(), key, req)
 	p.c.ok("Acquire", err)
 	p.c.wellFormed(answer)
 	if answer.Watch != nil {
@@ -231,6 +242,8 @@ func (c *check) wellFormed(a store.Answer) {
 		c.Fatal("Acquire: held without a watch, from a store that declares Push")
 	case a.Remaining < 0:
 		c.Fatalf("Acquire: %v remain", a.Remaining)
+	case len(a.Failure) > 0 && a.State != store.Failed && a.State != store.Won:
+		c.Fatalf("Acquire: %v, with the record of a failure: %q", a.State, a.Failure)
 	}
 }
 

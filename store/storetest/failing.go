@@ -92,17 +92,18 @@ var failing = []test{
 	}},
 }
 
-// lapses waits until a failure record has ended: the next caller wins.
-func (c *check) lapses(key string, seen []byte) {
+// lapses waits until a failure record has stopped to block: the next caller wins.
+func (c *check) lapses(key string, seen []byte) (won store.Answer) {
 	c.Helper()
 	c.eventually("the failure record ends", func() bool {
 		c.Helper()
-		answer := c.b.ask(key, long, seen)
-		if answer.State != store.Failed && answer.State != store.Won {
-			c.Fatalf("Acquire(%s) = %v, want failed, then won", short(key), answer.State)
+		won = c.b.ask(key, long, seen)
+		if won.State != store.Failed && won.State != store.Won {
+			c.Fatalf("Acquire(%s) = %v, want failed, then won", short(key), won.State)
 		}
-		return answer.State == store.Won
+		return won.State == store.Won
 	})
+	return won
 }
 
 // clears checks that a write makes a key with a failure record free at once, on
