@@ -242,9 +242,11 @@ func (c *Cache[K, V]) wrote(skeys []string, number uint64, soft bool, err error)
 // replaced hears from the store that another server answers from now on, which may
 // lack the last writes.
 func (c *Cache[K, V]) replaced() {
-	if n := c.debts.reopen(); n > 0 {
-		c.log.Warn("the store's server was replaced; the latest writes are repeated, as it may lack them", "writes", n)
+	n := c.debts.reopen()
+	if n == 0 {
+		return // as while the cache attaches to the store
 	}
+	c.log.Warn("the store's server was replaced; the latest writes are repeated, as it may lack them", "writes", n)
 	c.replaySoon()
 }
 

@@ -1,0 +1,3 @@
+package queue
+
+var Backoff = backoff
