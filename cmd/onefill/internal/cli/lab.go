@@ -24,8 +24,16 @@ are built in, stand in; the output says so.
 --memcached names. For memcached nothing stands in. Its clock counts seconds, so
 the lease lasts whole seconds, two at least.
 
+In S7 the store is killed, and the callers come three times. In killed, frozen and
+cold there are calls at even intervals for many keys, before a database that works
+on a few operations at once: the store is killed and comes back, hangs (SIGSTOP) and
+goes on, or restarts empty. The report has plots of what happens meanwhile, and
+--json has it as series, a figure for every 50 ms. The lab does that to a store of
+its own only: with --redis or --memcached these four are left out.
+
 The lab asserts what onefill guarantees; for the other modes it reports what
-happened. It writes report.html, two plots and the raw logs to a directory.
+happened. It writes report.html, plots and the raw logs to a directory. All of it
+takes less than a minute.
 
 Figures: loads are counted in a row of the database by each operation itself.
 Commands are what the store's server executed, so everybody who uses a given

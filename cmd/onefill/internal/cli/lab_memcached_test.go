@@ -19,7 +19,7 @@ import (
 func TestLabOnPrivateMemcached(t *testing.T) {
 	t.Parallel()                                        // it mostly waits
 	servertest.Memcached(t, servers.MemcachedOptions{}) // says what to install, or skips where that is allowed
-	got := playLab(t, "--store", "memcached", "--mode", "naive,onefill")
+	got := playLab(t, "--store", "memcached", "--scenario", "S1,S2,S3,S4,S5,S6,release", "--mode", "naive,onefill")
 	expectLoads(t, got, map[string]int{
 		"S1 naive": 12, "S1 onefill": 1,
 		"S2 naive": 12, "S2 onefill": 1,

@@ -63,7 +63,30 @@ type labResult struct {
 	Freed                         *bool   `json:"freed_anothers_lease"`
 	Commands                      int64
 	Failed                        []string
+	MaxInFlight                   *int `json:"max_in_flight"`
+	Waves                         []struct {
+		Phase string
+		Loads int
+		Calls labTally
+	}
+	Outage *struct {
+		Workers         int `json:"origin_workers"`
+		Limit           int
+		LimitDegraded   int `json:"limit_degraded"`
+		MaxInFlight     int `json:"max_in_flight"`
+		MaxInFlightDown int `json:"max_in_flight_down"`
+		Meanwhile       labTally
+		Moments         []struct{ What string }
+		RecoveredMS     *float64 `json:"recovered_ms"`
+		Series          struct {
+			InFlight []int `json:"in_flight"`
+			Calls    []int
+			P99MS    []float64 `json:"p99_ms"`
+		}
+	}
 }
+
+type labTally struct{ Calls, Failed, Cached, Stale int }
 
 func (r labResult) name() string { return r.Scenario + " " + r.Mode }
 
@@ -148,22 +171,9 @@ func TestLabOnPrivateServers(t *testing.T) {
 func TestLabOnGivenServers(t *testing.T) {
 	redis := servertest.Redis(t, servers.RedisOptions{})
 	postgres := servertest.Postgres(t, servers.PostgresOptions{})
-	opt, err := rueidis.ParseURL(redis.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	opt.DisableCache = true
-	client, err := rueidis.NewClient(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	mine := client.B().Set().Key("mine").Value("1").Build()
-	if err := client.Do(t.Context(), mine).Error(); err != nil {
-		t.Fatal(err)
-	}
+	client := somebodyElse(t, redis)
 
-	got := playLab(t, "--scenario", "S4,S5,S6", "--load", "120ms", "--lease", "200ms", "--redis", redis.URL()+"/", "--postgres", postgres.URL())
+	got := playLab(t, "--scenario", "S4,S5,S6", "--lease", "200ms", "--redis", redis.URL()+"/", "--postgres", postgres.URL())
 	expectLoads(t, got, map[string]int{
 		"S4 naive": 12, "S4 local": 3, "S4 lock": 12, "S4 onefill": 1,
 		"S5 naive": 12, "S5 local": 3, "S5 lock": got["S5 lock"].Loads, "S5 onefill": 2,
@@ -198,8 +208,27 @@ func TestLabOnGivenServers(t *testing.T) {
 	}
 }
 
+// somebodyElse is a client of a given server, who has stored "mine" there.
+func somebodyElse(t *testing.T, redis *servers.Server) rueidis.Client {
+	t.Helper()
+	opt, err := rueidis.ParseURL(redis.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt.DisableCache = true
+	client, err := rueidis.NewClient(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if err := client.Do(t.Context(), client.B().Set().Key("mine").Value("1").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
 func TestLabEmbedded(t *testing.T) {
-	got := playLab(t, "--embedded", "--load", "150ms", "--lease", "300ms", "--processes", "2", "--callers", "6")
+	got := playLab(t, "--embedded", "--scenario", "S1,S2,S3,S4,S5,S6,release", "--load", "150ms", "--lease", "300ms", "--processes", "2", "--callers", "6")
 	expectLoads(t, got, map[string]int{
 		"S1 naive": 6, "S1 local": 2, "S1 lock": 1, "S1 onefill": 1,
 		"S2 naive": 6, "S2 local": 2, "S2 lock": 6, "S2 onefill": 1,

@@ -17,6 +17,11 @@ type cell struct {
 	ops      []Operation
 	res      Result
 
+	waves []Wave // of S7
+	// unmeasured loads were made before what is measured began.
+	unmeasured int
+	outage     *outage // of a scenario with traffic
+
 	before map[string]int64 // commands that the store had executed
 	began  time.Time
 	marked bool
@@ -53,18 +58,35 @@ func (c *cell) innocents() []Call {
 // prepare makes every process ready: connected, warmed up, callers parked.
 func (c *cell) prepare(ctx context.Context) error {
 	cfg := c.run.cfg
-	if err := c.run.origin.Plan(ctx, c.key, c.scenario.plan(cfg)); err != nil {
-		return fmt.Errorf("write the row: %w", err)
-	}
-	setup := &cellSetup{
+	setup := cellSetup{
 		Scenario: c.scenario.ID, Mode: c.mode, Push: c.run.store.push,
 		LeaseUS: cfg.Lease.Microseconds(), TTLUS: c.run.ttl().Microseconds(), TimeoutUS: cfg.Timeout.Microseconds(),
 	}
+	if c.scenario.policy != nil {
+		setup.Policy = c.scenario.policy(c)
+	}
+	if c.scenario.traffic {
+		return c.prepareTraffic(ctx, setup)
+	}
+	if err := c.run.origin.Plan(ctx, c.key, c.scenario.plan(cfg)); err != nil {
+		return fmt.Errorf("write the row: %w", err)
+	}
 	callers := c.callers(nil)
+	if c.scenario.faulty {
+		callers = c.callers(func(int) bool { return false }) // each wave parks its own
+	}
 	_, err := c.run.fleet.each(ctx, func(p int) command {
-		return command{Op: opPrepare, Key: c.key, Cell: setup, Callers: callers[p]}
+		return command{Op: opPrepare, Key: c.key, Cell: &setup, Callers: callers[p]}
 	})
 	return err
+}
+
+// keys are those whose loads count.
+func (c *cell) keys() []string {
+	if c.scenario.keys == nil {
+		return []string{c.key}
+	}
+	return c.scenario.keys(c)
 }
 
 // start lets callers go, in all processes before any answer is awaited.
@@ -115,6 +137,9 @@ func (c *cell) mark(ctx context.Context) error {
 	}
 	c.marked = true
 	c.res.ElapsedMS = time.Since(c.began).Milliseconds()
+	if c.scenario.faulty {
+		return nil // the server has been another one meanwhile
+	}
 	after, err := c.run.store.commands(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the store for its counters: %w", err)

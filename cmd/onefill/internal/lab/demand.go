@@ -88,6 +88,69 @@ func demandStands(c *cell) []string {
 	return d
 }
 
+// demandServed is S7's.
+func demandServed(c *cell) []string {
+	var d demand
+	processes := len(c.run.fleet)
+	for _, w := range c.res.Waves {
+		allowed := 0
+		if w.Phase == phaseHerd {
+			allowed = processes
+		}
+		d.that(w.Loads <= allowed, "%s: %d loads instead of at most %d", waveName[w.Phase], w.Loads, allowed)
+		d.that(w.Calls.Failed == 0, "%s: %d callers got no answer: %s", waveName[w.Phase], w.Calls.Failed, summary(phaseOf(c.calls, w.Phase)))
+		// Beside the load there is what the store is given to answer, and the scheduler of a
+		// busy machine. The other waves have nothing to wait for.
+		longest := milliseconds(storeTimeout + 250*time.Millisecond)
+		if w.Phase == phaseHerd {
+			longest += milliseconds(c.run.cfg.Load)
+		}
+		d.that(w.P99MS < longest, "%s: callers waited %.0f ms, more than the store's timeout and what they had to wait for, %.0f ms", waveName[w.Phase], w.P99MS, longest)
+	}
+	limit := wavePolicy(c).MaxLoadsDegraded * processes
+	d.that(*c.res.MaxInFlight <= limit, "%d operations at once; the limit is %d", *c.res.MaxInFlight, limit)
+	return d
+}
+
+// waveName names the waves in what is not met.
+var waveName = map[string]string{
+	phaseHerd: "the first callers", phaseAgain: "the callers after them", phaseKnown: "the callers of a known key",
+}
+
+func phaseOf(calls []Call, phase string) []Call {
+	var some []Call
+	for _, c := range calls {
+		if c.Phase == phase {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
+// demandBounded is that of the scenarios with traffic.
+func demandBounded(c *cell) []string {
+	var d demand
+	o := c.res.Outage
+	d.that(o.MaxInFlight <= o.Limit, "the database had %d operations at once; MaxLoads allows %d", o.MaxInFlight, o.Limit)
+	d.that(o.MaxInFlightDown <= o.LimitDegraded, "the database had %d operations at once while the store was away; MaxLoadsDegraded allows %d",
+		o.MaxInFlightDown, o.LimitDegraded)
+	d.that(c.res.Errors == 0, "%d of %d callers got no answer: %s", c.res.Errors, len(c.calls), summary(failedOf(c.calls)))
+	wait := milliseconds(outagePolicy(c).WaitTimeout + 500*time.Millisecond) // the scheduler of a busy machine
+	d.that(o.MaxMS <= wait, "a caller waited %.0f ms, longer than WaitTimeout", o.MaxMS)
+	d.that(o.RecoveredMS != nil, "the hit rate was not again what it had been, %.0f %%, by the end", 100*o.Before.hitRate())
+	return d
+}
+
+func failedOf(calls []Call) []Call {
+	var some []Call
+	for _, c := range calls {
+		if c.Kind.Failed() {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
 // summary counts outcomes: "11 value, 1 error (text of the first)".
 func summary(calls []Call) string {
 	if len(calls) == 0 {

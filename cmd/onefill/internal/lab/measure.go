@@ -37,6 +37,14 @@ func (c *cell) measure(loads int, clockOffset time.Duration) {
 	if c.scenario.ID == "S5" {
 		c.measureStale()
 	}
+	c.res.Waves = c.waves
+	if c.scenario.faulty {
+		most := mostAtOnce(c.ops)
+		c.res.MaxInFlight = &most
+	}
+	if c.outage != nil {
+		c.outage.measure(clockOffset)
+	}
 }
 
 // measureExtra notes how long the callers waited beyond one load.

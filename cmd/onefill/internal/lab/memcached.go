@@ -26,7 +26,7 @@ func startPrivateMemcached(ctx context.Context) (*storeServer, error) {
 		srv.Stop()
 		return nil, err
 	}
-	s.private = true
+	s.private, s.damage = true, &damaged{faults: processFaults{srv}}
 	disconnect := s.close
 	s.close = func() { disconnect(); srv.Stop() }
 	return s, nil

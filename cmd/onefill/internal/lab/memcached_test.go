@@ -85,7 +85,7 @@ func TestPlainMemcachedAfterAnError(t *testing.T) {
 	defer listener.Close()
 	late := make(chan struct{}) // closed when the first command is given up
 	go answerLate(listener, late)
-	p := &plainMemcached{addr: listener.Addr().String()}
+	p := newPlainMemcached(listener.Addr().String())
 	defer p.Close()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -38,6 +38,7 @@ type leaser interface {
 type answer struct {
 	payload string
 	source  string
+	stale   bool
 }
 
 // load is what every mode calls when it has to: one operation of the origin.
@@ -51,6 +52,23 @@ type readerConfig struct {
 	lease   time.Duration // of the lease, and the lock's expiry
 	timeout time.Duration // of everything in this cell
 	push    bool
+	policy  policy
+}
+
+// policy is what a scenario sets otherwise than the others do; what is zero is as in
+// those. Times are nanoseconds in JSON.
+type policy struct {
+	// StoreTimeout bounds one operation of the store, in every mode.
+	StoreTimeout time.Duration `json:"store_timeout,omitempty"`
+
+	// The others are onefill's options of the same names.
+	LocalTTL         time.Duration `json:"local_ttl,omitempty"`
+	StaleFor         time.Duration `json:"stale_for,omitempty"`
+	StaleOnError     time.Duration `json:"stale_on_error,omitempty"`
+	LoadTimeout      time.Duration `json:"load_timeout,omitempty"`
+	WaitTimeout      time.Duration `json:"wait_timeout,omitempty"`
+	MaxLoads         int           `json:"max_loads,omitempty"`
+	MaxLoadsDegraded int           `json:"max_loads_degraded,omitempty"`
 }
 
 func openReader(ctx context.Context, mode string, spec storeSpec, cfg readerConfig) (reader, error) {
@@ -60,6 +78,9 @@ func openReader(ctx context.Context, mode string, spec storeSpec, cfg readerConf
 	plain, err := openPlain(ctx, spec)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.policy.StoreTimeout > 0 {
+		plain = bounded{plain, cfg.policy.StoreTimeout}
 	}
 	base := naive{store: plain, cfg: cfg}
 	switch mode {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,13 +36,16 @@ func openOnefill(ctx context.Context, spec storeSpec, cfg readerConfig) (*cached
 		return nil, err
 	}
 	name := "lab-" + cfg.run
-	localTTL := localTTLNoPush
+	set, localTTL := cfg.policy, localTTLNoPush
 	if cfg.push {
 		localTTL = cfg.ttl
 	}
 	cache, err := onefill.New(onefill.Options[string, string]{
 		Name: name,
 		Load: func(ctx context.Context, key string) (string, error) {
+			if ttl := ttlOf(ctx, 0); ttl > 0 {
+				onefill.SetTTL(ctx, ttl)
+			}
 			value, err := cfg.load(ctx, key)
 			if errors.Is(err, errNoRow) {
 				return "", onefill.ErrNotFound
@@ -50,10 +54,13 @@ func openOnefill(ctx context.Context, spec storeSpec, cfg readerConfig) (*cached
 		},
 		TTL:         cfg.ttl,
 		LeaseTTL:    cfg.lease,
-		LoadTimeout: cfg.timeout,
-		WaitTimeout: cfg.timeout,
+		LoadTimeout: cmp.Or(set.LoadTimeout, cfg.timeout),
+		WaitTimeout: cmp.Or(set.WaitTimeout, cfg.timeout),
 		Store:       shared,
-		Local:       onefill.LocalOptions{MaxEntries: 1000, TTL: localTTL},
+		Local:       onefill.LocalOptions{MaxEntries: 1000, TTL: cmp.Or(set.LocalTTL, localTTL)},
+
+		StoreTimeout: set.StoreTimeout, StaleFor: set.StaleFor, StaleOnError: set.StaleOnError,
+		MaxLoads: set.MaxLoads, MaxLoadsDegraded: set.MaxLoadsDegraded,
 	})
 	if err != nil {
 		closeStore()
@@ -70,7 +77,7 @@ func openOnefill(ctx context.Context, spec storeSpec, cfg readerConfig) (*cached
 
 func (c *cached) Get(ctx context.Context, key string) (answer, error) {
 	r, err := c.cache.Fetch(ctx, key)
-	return answer{payload: r.Value, source: r.Source.String()}, err
+	return answer{payload: r.Value, source: r.Source.String(), stale: r.Stale}, err
 }
 
 func (c *cached) Invalidate(ctx context.Context, key string) error {

@@ -39,7 +39,17 @@ type plan struct {
 	Row    string // text of the row; empty: there is no row
 	Wait   time.Duration
 	Failed bool // reads fail after the wait
+
+	// Workers is how many operations the database takes at once, of all rows that name
+	// a number; the others queue there, first come, first served. 0: any number.
+	Workers int
+	// Deadline bounds a read, queue included, where Workers is set: one that takes
+	// longer fails, and what has been done for it is lost.
+	Deadline time.Duration
 }
+
+// overdueText is what the origin says of an operation that missed its deadline.
+const overdueText = "onefill lab: the query took longer than it may"
 
 // loaded is what a loader returns and the caches keep.
 type loaded struct {

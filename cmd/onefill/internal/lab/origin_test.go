@@ -63,6 +63,8 @@ func TestOrigin(t *testing.T) {
 		t.Run("cancelled", func(t *testing.T) { originCancelled(t, parent, reader) })
 		t.Run("snapshot", func(t *testing.T) { originSnapshot(t, parent, reader) })
 		t.Run("together", func(t *testing.T) { originTogether(t, parent, reader) })
+		t.Run("queue", func(t *testing.T) { originQueue(t, parent, reader) })
+		t.Run("deadline", func(t *testing.T) { originDeadlines(t, parent, reader) })
 		t.Run("clock", func(t *testing.T) { originClock(t, parent) })
 	})
 }
@@ -172,6 +174,94 @@ func originTogether(t *testing.T, parent, reader origin) {
 		t.Errorf("%d operations of %v took %v: they queue", n, wait, took)
 	}
 	expectCount(t, parent, "together", n)
+}
+
+// originQueue: of five operations that come at once two are worked on at a time, of
+// whatever keys, and the others wait for their turn.
+func originQueue(t *testing.T, parent, reader origin) {
+	const n, workers, wait = 5, 2, 100 * time.Millisecond
+	keys := []string{"queue-a", "queue-b"}
+	for _, key := range keys {
+		mustPlan(t, parent, key, plan{Row: "x", Wait: wait, Workers: workers, Deadline: testTimeout})
+	}
+	if err := reader.Warm(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if _, err := reader.Read(t.Context(), keys[i%2], 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(before); took < 3*wait {
+		t.Errorf("%d operations of %v took %v; %d at a time should take %v", n, wait, took, workers, 3*wait)
+	}
+	var ops []Operation
+	for _, key := range keys {
+		more, err := parent.Operations(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, more...)
+	}
+	if len(ops) != n {
+		t.Fatalf("the log has %d operations", len(ops))
+	}
+	if most := mostAtOnce(ops); most <= workers {
+		t.Errorf("at most %d at once: those that wait should be in the log, too", most)
+	}
+}
+
+// originDeadlines: of two operations for one worker one is done in time, and the other
+// fails at its deadline, in its turn. The worker is then free for a third.
+func originDeadlines(t *testing.T, parent, reader origin) {
+	const wait, deadline = 200 * time.Millisecond, 300 * time.Millisecond
+	mustPlan(t, parent, "deadline", plan{Row: "x", Wait: wait, Workers: 1, Deadline: deadline})
+	if err := reader.Warm(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := reader.Read(t.Context(), "deadline", 1)
+			errs <- err
+		}()
+	}
+	first, second := <-errs, <-errs
+	if first != nil || second == nil || !strings.Contains(second.Error(), overdueText) {
+		t.Errorf("got %v, then %v", first, second)
+	}
+	if _, err := reader.Read(t.Context(), "deadline", 1); err != nil {
+		t.Errorf("after one that was too late: %v", err)
+	}
+	ops := expectCount(t, parent, "deadline", 3)
+	outcomes := map[string]int{}
+	for _, o := range ops {
+		outcomes[o.Outcome]++
+		if o.Outcome == "error" && micros(o.EndUS-o.StartUS) < deadline {
+			t.Errorf("failed before its deadline: %+v", o)
+		}
+	}
+	if outcomes["row"] != 2 || outcomes["error"] != 1 {
+		t.Errorf("logged as %v", outcomes)
+	}
+	mustPlan(t, parent, "deadline-queue", plan{Row: "x", Wait: 400 * time.Millisecond, Workers: 1, Deadline: testTimeout})
+	mustPlan(t, parent, "deadline-short", plan{Row: "x", Wait: time.Millisecond, Workers: 1, Deadline: 50 * time.Millisecond})
+	go func() {
+		_, err := reader.Read(t.Context(), "deadline-queue", 1)
+		errs <- err
+	}()
+	awaitWaiting(t, parent, "deadline-queue")
+	if _, err := reader.Read(t.Context(), "deadline-short", 1); err == nil || !strings.Contains(err.Error(), overdueText) {
+		t.Errorf("an operation whose turn does not come before its deadline: %v", err)
+	}
+	if err := <-errs; err != nil {
+		t.Errorf("the one that was worked on meanwhile: %v", err)
+	}
 }
 
 func originClock(t *testing.T, parent origin) {

@@ -13,19 +13,33 @@ import (
 	"time"
 )
 
-// plainMemcached is the client of the recipes: the classic text commands over one
-// connection a process, so that the warm-up opens all of them. A command takes far
-// less time than anything that the lab measures.
+// plainMemcached is the client of the recipes: the classic text commands over a few
+// connections a process. To open one takes far less time than anything that the lab
+// measures.
 type plainMemcached struct {
 	addr string
+	room chan struct{} // holds a token for each connection in use
 
-	mu   sync.Mutex // guards what follows; held for a command's round trip
-	conn net.Conn   // nil after an error: nobody knows what is still to come on it
-	in   *bufio.Reader
+	mu     sync.Mutex // guards what follows; nothing waits under it
+	idle   []*memcachedConn
+	closed bool
+}
+
+type memcachedConn struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// plainMemcachedConns is the most connections of a process: one that hangs holds up
+// nobody but its caller.
+const plainMemcachedConns = 32
+
+func newPlainMemcached(addr string) *plainMemcached {
+	return &plainMemcached{addr: addr, room: make(chan struct{}, plainMemcachedConns)}
 }
 
 func openPlainMemcached(ctx context.Context, addr string) (*plainMemcached, error) {
-	p := &plainMemcached{addr: addr}
+	p := newPlainMemcached(addr)
 	if _, err := p.version(ctx); err != nil {
 		p.Close()
 		return nil, err
@@ -43,38 +57,69 @@ func dialMemcached(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // talk sends a command and lets read have the reply. Whatever goes wrong costs the
-// connection, not the client.
-func (p *plainMemcached) talk(ctx context.Context, command string, read func() error) (err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return err
+// connection, as nobody knows what is still to come on it, and the idle ones, which are
+// no better if the server has ended meanwhile.
+func (p *plainMemcached) talk(ctx context.Context, command string, read func(c *memcachedConn) error) error {
+	select {
+	case p.room <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if p.conn == nil {
-		if p.conn, err = dialMemcached(ctx, p.addr); err != nil {
-			p.conn = nil
-			return err
-		}
-		p.in = bufio.NewReader(p.conn)
+	defer func() { <-p.room }()
+	c, err := p.take(ctx)
+	if err != nil {
+		return err
 	}
 	deadline := time.Now().Add(connectTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	p.conn.SetDeadline(deadline)
-	if _, err = io.WriteString(p.conn, command); err == nil {
-		err = read()
+	c.SetDeadline(deadline)
+	if _, err = io.WriteString(c, command); err == nil {
+		err = read(c)
 	}
 	if err != nil {
-		p.conn.Close()
-		p.conn = nil
+		c.Close()
+		p.dropIdle()
+		return err
 	}
-	return err
+	p.put(c)
+	return nil
+}
+
+// take returns an idle connection or makes one.
+func (p *plainMemcached) take(ctx context.Context) (*memcachedConn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	if n := len(p.idle); n > 0 {
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		return c, nil
+	}
+	p.mu.Unlock()
+	conn, err := dialMemcached(ctx, p.addr)
+	if err != nil {
+		return nil, err
+	}
+	return &memcachedConn{conn, bufio.NewReader(conn)}, nil
+}
+
+func (p *plainMemcached) put(c *memcachedConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		c.Close()
+		return
+	}
+	p.idle = append(p.idle, c)
 }
 
 // line reads one line. None of a memcached is longer than what the reader holds.
-func (p *plainMemcached) line() (string, error) {
-	line, err := p.in.ReadSlice('\n')
+func (c *memcachedConn) line() (string, error) {
+	line, err := c.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return "", fmt.Errorf("this is no memcached: it says %.60q", line)
 	}
@@ -83,8 +128,8 @@ func (p *plainMemcached) line() (string, error) {
 
 // answer is for commands whose reply is one line: what was done, or what was not.
 func (p *plainMemcached) answer(ctx context.Context, yes, no, format string, args ...any) (done bool, err error) {
-	err = p.talk(ctx, fmt.Sprintf(format, args...)+"\r\n", func() error {
-		line, err := p.line()
+	err = p.talk(ctx, fmt.Sprintf(format, args...)+"\r\n", func(c *memcachedConn) error {
+		line, err := c.line()
 		if err != nil {
 			return err
 		}
@@ -97,8 +142,8 @@ func (p *plainMemcached) answer(ctx context.Context, yes, no, format string, arg
 }
 
 func (p *plainMemcached) Get(ctx context.Context, key string) (value string, found bool, err error) {
-	err = p.talk(ctx, "get "+key+"\r\n", func() error {
-		line, err := p.line()
+	err = p.talk(ctx, "get "+key+"\r\n", func(c *memcachedConn) error {
+		line, err := c.line()
 		if err != nil || line == "END" {
 			return err
 		}
@@ -112,7 +157,7 @@ func (p *plainMemcached) Get(ctx context.Context, key string) (value string, fou
 		}
 		const tail = "\r\nEND\r\n"
 		data := make([]byte, int(size)+len(tail))
-		if _, err := io.ReadFull(p.in, data); err != nil {
+		if _, err := io.ReadFull(c.in, data); err != nil {
 			return err
 		}
 		value, found = string(data[:size]), true
@@ -135,8 +180,8 @@ func (p *plainMemcached) Delete(ctx context.Context, key string) (bool, error) {
 }
 
 func (p *plainMemcached) version(ctx context.Context) (version string, err error) {
-	err = p.talk(ctx, "version\r\n", func() error {
-		line, err := p.line()
+	err = p.talk(ctx, "version\r\n", func(c *memcachedConn) error {
+		line, err := c.line()
 		if err != nil {
 			return err
 		}
@@ -151,9 +196,9 @@ func (p *plainMemcached) version(ctx context.Context) (version string, err error
 
 func (p *plainMemcached) stats(ctx context.Context) (map[string]string, error) {
 	stats := make(map[string]string)
-	err := p.talk(ctx, "stats\r\n", func() error {
+	err := p.talk(ctx, "stats\r\n", func(c *memcachedConn) error {
 		for {
-			line, err := p.line()
+			line, err := c.line()
 			if err != nil || line == "END" {
 				return err
 			}
@@ -169,10 +214,18 @@ func (p *plainMemcached) stats(ctx context.Context) (map[string]string, error) {
 
 func (p *plainMemcached) Close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conn != nil {
-		p.conn.Close()
-		p.conn = nil
+	p.closed = true
+	p.mu.Unlock()
+	p.dropIdle()
+}
+
+func (p *plainMemcached) dropIdle() {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	for _, c := range idle {
+		c.Close()
 	}
 }
 

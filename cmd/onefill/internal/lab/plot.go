@@ -40,12 +40,14 @@ func (s *svg) line(x1, y1, x2, y2 float64, class string) {
 }
 
 // document returns the picture as a file of its own, in light and dark.
-func (s *svg) document(label string) string {
+func (s *svg) document(label string) string { return s.page(plotWidth, s.height, label) }
+
+func (s *svg) page(width, height float64, label string) string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s" class="plot">
 <style>%s</style>
 <rect width="100%%" height="100%%" class="ground"/>
 %s</svg>
-`, plotWidth, s.height, html.EscapeString(label), plotCSS, s.b.String())
+`, width, height, html.EscapeString(label), plotCSS, s.b.String())
 }
 
 // LoadsPlot draws the loads of each mode, scenario by scenario.
@@ -53,15 +55,19 @@ func (r *Report) LoadsPlot() string {
 	var s svg
 	const row, gap = 19.0, 16.0
 	most := 1
-	for _, res := range r.Results {
-		most = max(most, res.Loads)
+	for _, group := range r.byScenario() {
+		for _, res := range group.results {
+			if group.scenario.loadsSay() {
+				most = max(most, res.Loads)
+			}
+		}
 	}
 	scale := (plotWidth - plotLabel - 150) / float64(most)
 	y := plotMargin + 6
 	s.text(plotMargin, y, "head", "start", fmt.Sprintf("Loads of the database, %s at once", plural(r.Config.Callers, "caller", "callers")))
 	y += gap + 6
 	for _, group := range r.byScenario() {
-		if group.scenario.ID == "release" {
+		if !group.scenario.loadsSay() {
 			continue
 		}
 		top := y
@@ -84,6 +90,9 @@ func (r *Report) LoadsPlot() string {
 	s.height = y
 	return s.document("Loads of the database in each scenario and mode")
 }
+
+// loadsSay says whether the number of loads is what the scenario is about.
+func (s *Scenario) loadsSay() bool { return s.ID != "release" && !s.traffic }
 
 func barLabel(res Result) string {
 	label := fmt.Sprint(res.Loads)

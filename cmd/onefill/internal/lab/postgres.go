@@ -43,7 +43,7 @@ func openPostgres(ctx context.Context, spec originSpec, connections int) (*postg
 
 // createSchema makes the tables, for the parent.
 func (p *postgres) createSchema(ctx context.Context) error {
-	_, err := p.pool.Exec(ctx, fmt.Sprintf(postgresSchema, p.schema, failureText))
+	_, err := p.pool.Exec(ctx, fmt.Sprintf(postgresSchema, p.schema, failureText, overdueText))
 	return err
 }
 
@@ -93,8 +93,10 @@ func (p *postgres) Waiting(ctx context.Context, key string) (int, error) {
 func (p *postgres) Plan(ctx context.Context, key string, pl plan) error {
 	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
-		batch.Queue(`INSERT INTO `+p.schema+`.plan VALUES ($1, $2, $3)
-			ON CONFLICT (key) DO UPDATE SET wait = excluded.wait, failed = excluded.failed`, key, pl.Wait.Seconds(), pl.Failed)
+		batch.Queue(`INSERT INTO `+p.schema+`.plan VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (key) DO UPDATE SET wait = excluded.wait, failed = excluded.failed,
+			workers = excluded.workers, deadline = excluded.deadline`,
+			key, pl.Wait.Seconds(), pl.Failed, pl.Workers, pl.Deadline.Seconds())
 		batch.Queue(`INSERT INTO `+p.schema+`.counter VALUES ($1, 0) ON CONFLICT DO NOTHING`, key)
 		if pl.Row != "" {
 			batch.Queue(`INSERT INTO `+p.schema+`.item VALUES ($1, $2)

@@ -6,24 +6,30 @@ package lab
 
 // command is what the parent asks for. Each has a reply with the same ID.
 type command struct {
-	ID  int    `json:"id"`
-	Op  string `json:"op"`
+	ID int    `json:"id"`
+	Op string `json:"op"`
+	// Key, for opPrepare: the cell's; for opGet and opPark: which is asked for, if not that.
 	Key string `json:"key,omitempty"`
 	// setup, for opOpen.
 	Setup *workerSetup `json:"setup,omitempty"`
 	// cell, for opPrepare.
 	Cell *cellSetup `json:"cell,omitempty"`
-	// Callers, for opPrepare, opStart, opCancel and opCollect.
+	// Callers, for opPrepare, opPark, opStart, opCancel and opCollect.
 	Callers []int  `json:"callers,omitempty"`
 	Phase   string `json:"phase,omitempty"`
 	// Holder, for opTake, opPublish and opDrop: who does it; one process may play several.
 	Holder string `json:"holder,omitempty"`
+	// Share and Of, for opFill: which of how many shares of the keys. SinceUS, for opRecent.
+	Share   int   `json:"share,omitempty"`
+	Of      int   `json:"of,omitempty"`
+	SinceUS int64 `json:"since_us,omitempty"`
 }
 
 // The commands.
 const (
 	opOpen       = "open"       // connect to the origin
 	opPrepare    = "prepare"    // make the cache, connect, warm up, park the callers
+	opPark       = "park"       // park callers once more
 	opStart      = "start"      // let parked callers go
 	opCancel     = "cancel"     // cancel the contexts of running callers
 	opCollect    = "collect"    // wait for callers and hand over their calls
@@ -33,6 +39,10 @@ const (
 	opTake       = "take"       // try to take the lock or the lease
 	opPublish    = "publish"    // store a value as its holder
 	opDrop       = "drop"       // give it back
+	opFill       = "fill"       // load a share of the keys of the traffic
+	opTraffic    = "traffic"    // start the traffic
+	opRecent     = "recent"     // count its latest calls
+	opHalt       = "halt"       // end it and hand over its calls
 	opFinish     = "finish"     // close the cell's cache
 )
 
@@ -52,7 +62,9 @@ type cellSetup struct {
 	TTLUS     int64  `json:"ttl_us"`
 	TimeoutUS int64  `json:"timeout_us"`
 	// Push: the store tells its clients of changes.
-	Push bool `json:"push"`
+	Push    bool     `json:"push"`
+	Policy  policy   `json:"policy"`
+	Traffic *traffic `json:"traffic,omitempty"` // of an outage scenario
 }
 
 type reply struct {
@@ -64,4 +76,6 @@ type reply struct {
 	Found  bool   `json:"found,omitempty"`
 	// Yes, for opTake: taken; for opPublish and opDrop: the store let it.
 	Yes bool `json:"yes,omitempty"`
+	// Recent, for opRecent.
+	Recent tally `json:"recent"`
 }

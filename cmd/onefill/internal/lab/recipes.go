@@ -15,7 +15,8 @@ const (
 	sourceLoad  = "load"
 )
 
-// naive is plain cache-aside.
+// naive is plain cache-aside. An error of the store is a miss to it, and whether it
+// could store what it has loaded is all the same to its caller.
 type naive struct {
 	store plainStore
 	cfg   readerConfig
@@ -23,19 +24,21 @@ type naive struct {
 
 func (n *naive) Get(ctx context.Context, key string) (answer, error) {
 	value, found, err := n.store.Get(ctx, plainKey(n.cfg.run, key))
-	if err != nil || found {
-		return answer{value, sourceStore}, err
+	switch {
+	case found:
+		return answer{payload: value, source: sourceStore}, nil
+	case err != nil && ctx.Err() != nil:
+		return answer{}, ctx.Err()
 	}
-	return n.fill(ctx, key)
+	if value, err = n.cfg.load(ctx, key); err != nil {
+		return answer{}, err
+	}
+	n.put(ctx, key, value)
+	return answer{payload: value, source: sourceLoad}, nil
 }
 
-// fill loads and stores: what every recipe ends in.
-func (n *naive) fill(ctx context.Context, key string) (answer, error) {
-	value, err := n.cfg.load(ctx, key)
-	if err == nil {
-		err = n.store.Set(ctx, plainKey(n.cfg.run, key), value, n.cfg.ttl)
-	}
-	return answer{value, sourceLoad}, err
+func (n *naive) put(ctx context.Context, key, value string) error {
+	return n.store.Set(ctx, plainKey(n.cfg.run, key), value, ttlOf(ctx, n.cfg.ttl))
 }
 
 func (n *naive) Invalidate(ctx context.Context, key string) error {
@@ -67,7 +70,8 @@ func (l *local) Get(ctx context.Context, key string) (answer, error) {
 
 // lock is the common recipe: SET NX (memcached: add) with an expiry, losers sleep and read again
 // and in the end load themselves, and whoever held the lock deletes it, without
-// a look at whose it is by then.
+// a look at whose it is by then. Without its store it knows no way to go on: whose lock
+// could it be?
 type lock struct{ naive }
 
 // The losers' pauses between two looks.
@@ -79,7 +83,7 @@ const (
 func (l *lock) Get(ctx context.Context, key string) (answer, error) {
 	value, found, err := l.store.Get(ctx, plainKey(l.cfg.run, key))
 	if err != nil || found {
-		return answer{value, sourceStore}, err
+		return answer{payload: value, source: sourceStore}, err
 	}
 	won, err := l.Take(ctx, key, "")
 	if err != nil {
@@ -95,10 +99,19 @@ func (l *lock) Get(ctx context.Context, key string) (answer, error) {
 		}
 		value, found, err := l.store.Get(ctx, plainKey(l.cfg.run, key))
 		if err != nil || found {
-			return answer{value, sourceStore}, err
+			return answer{payload: value, source: sourceStore}, err
 		}
 	}
 	return l.fill(ctx, key)
+}
+
+// fill loads and stores.
+func (l *lock) fill(ctx context.Context, key string) (answer, error) {
+	value, err := l.cfg.load(ctx, key)
+	if err == nil {
+		err = l.put(ctx, key, value)
+	}
+	return answer{payload: value, source: sourceLoad}, err
 }
 
 func (l *lock) Take(ctx context.Context, key, _ string) (bool, error) {

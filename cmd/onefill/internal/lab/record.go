@@ -25,9 +25,11 @@ type Call struct {
 	Process  int    `json:"process"`
 	Caller   int    `json:"caller"`
 	Phase    string `json:"phase"`
-	StartUS  int64  `json:"start_us"`
-	EndUS    int64  `json:"end_us"`
-	Kind     Kind   `json:"kind"`
+	// Key, where a scenario has several.
+	Key     string `json:"key,omitempty"`
+	StartUS int64  `json:"start_us"`
+	EndUS   int64  `json:"end_us"`
+	Kind    Kind   `json:"kind"`
 	// Row is the row's text as the origin had it.
 	Row string `json:"row,omitempty"`
 	// Operation is the number of the origin operation that the answer came from.
@@ -36,7 +38,9 @@ type Call struct {
 	ReadUS int64 `json:"read_us,omitempty"`
 	// Source is where the cache says that it had the answer: local, store or load.
 	Source string `json:"source,omitempty"`
-	Error  string `json:"error,omitempty"`
+	// Stale: the cache says that the value is past its time, or may be.
+	Stale bool   `json:"stale,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // Wait is how long the caller waited for its answer.
@@ -47,6 +51,10 @@ const (
 	phaseHerd   = "herd"   // released together at the barrier
 	phaseFirst  = "first"  // the call that the scenario starts with
 	phaseVerify = "verify" // a look afterwards, one a process
+	phaseAgain  = "again"  // all of them once more, when the first have their answers
+	phaseKnown  = "known"  // all of them, for a key that every process has read before
+	// phaseTraffic is that of calls which come at even intervals.
+	phaseTraffic = "traffic"
 )
 
 // Operation is one trip to the origin; a line of operations.jsonl. Times are
@@ -54,6 +62,7 @@ const (
 type Operation struct {
 	Scenario string `json:"scenario"`
 	Mode     string `json:"mode"`
+	Key      string `json:"key,omitempty"` // where a scenario has several
 	Number   int    `json:"number"`
 	Process  int    `json:"process"`
 	StartUS  int64  `json:"start_us"`
@@ -71,7 +80,7 @@ type Result struct {
 	Origin       string `json:"origin"`
 	OriginVer    string `json:"origin_version"`
 	Processes    int    `json:"processes"`
-	Callers      int    `json:"callers"`
+	Callers      int    `json:"callers"` // with traffic: calls
 	// Loads is the origin's own count of its operations.
 	Loads int `json:"loads"`
 	// Groups is how many groups of callers waited for the same row, and
@@ -117,4 +126,10 @@ type Result struct {
 	Accepted  *bool `json:"release_accepted,omitempty"`
 	Published *bool `json:"late_value_stored,omitempty"`
 	Holders   int   `json:"holders,omitempty"`
+
+	// MaxInFlight, where something happens to the store: the most operations that the
+	// origin had at once.
+	MaxInFlight *int    `json:"max_in_flight,omitempty"`
+	Waves       []Wave  `json:"waves,omitempty"`  // S7
+	Outage      *Outage `json:"outage,omitempty"` // scenarios with traffic
 }

@@ -23,6 +23,7 @@ func openPlainRedis(ctx context.Context, url string) (*plainRedis, error) {
 		return nil, err
 	}
 	opt.DisableCache = true
+	opt.DisableRetry = true    // what a dead server costs is to be seen, not how long the client hopes
 	opt.PipelineMultiplex = -1 // one connection a process, so that the warm-up opens all of them
 	opt.Dialer.Timeout = connectTimeout
 	opt.ConnWriteTimeout = connectTimeout // also of the handshake
@@ -84,7 +85,7 @@ func startPrivateRedis(ctx context.Context) (*storeServer, error) {
 		srv.Stop()
 		return nil, err
 	}
-	s.private = true
+	s.private, s.damage = true, &damaged{faults: processFaults{srv}}
 	disconnect := s.close
 	s.close = func() { disconnect(); srv.Stop() }
 	return s, nil

@@ -24,6 +24,8 @@ type page struct {
 	Verdict                         pageTable
 	Tables                          []pageTable
 	Loads, Timeline                 template.HTML
+	Outages                         []pageOutage
+	OutageColumns                   []pageItem
 	Scenarios                       []*Scenario
 	About                           []pageItem
 }
@@ -59,6 +61,9 @@ func (r *Report) HTML() ([]byte, error) {
 	}
 	if n := r.asserted(); n > 0 {
 		p.Asserted = fmt.Sprintf("%s asserted, in the mode onefill.", plural(n, "scenario", "scenarios"))
+	}
+	if p.Outages = r.pageOutages(); len(p.Outages) > 0 {
+		p.OutageColumns = aboutColumns()
 	}
 	for _, row := range r.byScenario() {
 		p.Scenarios = append(p.Scenarios, row.scenario)
@@ -121,16 +126,20 @@ func (r *Report) WriteFiles() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := []struct {
+	type file struct {
 		name string
 		data []byte
-	}{
+	}
+	files := []file{
 		{"report.html", html},
 		{"loads.svg", []byte(r.LoadsPlot())},
 		{"timeline.svg", []byte(r.TimelinePlot())},
 		{"results.jsonl", jsonLines(r.Results)},
 		{"calls.jsonl", jsonLines(r.Calls)},
 		{"operations.jsonl", jsonLines(r.Operations)},
+	}
+	for _, row := range r.outageRows() {
+		files = append(files, file{row.scenario.ID + ".svg", []byte(r.outageFile(row))})
 	}
 	var paths []string
 	for _, f := range files {

@@ -43,6 +43,110 @@ func sampleReport(t *testing.T) *Report {
 	return r
 }
 
+// withOutage adds a scenario with traffic, and S7.
+func withOutage(t *testing.T) *Report {
+	t.Helper()
+	r := sampleReport(t)
+	for _, mode := range []string{ModeNaive, ModeLock, ModeOnefill} {
+		most := map[string]int{ModeNaive: 60, ModeLock: 27, ModeOnefill: 12}[mode]
+		r.Results = append(r.Results, Result{Scenario: "killed", Mode: mode, Loads: 500, Ok: mode == ModeOnefill, Asserted: mode == ModeOnefill,
+			MaxInFlight: &most, Outage: sampleOutage(most)})
+	}
+	one := 12
+	r.Results = append(r.Results, Result{Scenario: "S7", Mode: ModeNaive, Loads: 36, MaxInFlight: &one, Waves: []Wave{{Loads: 12}, {Loads: 12}, {Loads: 12}}},
+		Result{Scenario: "S7", Mode: ModeLock, Errors: 36, MaxInFlight: &one, Waves: []Wave{{}, {}, {}}})
+	return r
+}
+
+func TestOutageTable(t *testing.T) {
+	r := withOutage(t)
+	var b bytes.Buffer
+	r.Table(&b, false)
+	text := b.String()
+	for _, want := range []string{
+		"60 at once", "12+12+12 loads", "0 loads, 36 failed",
+		"at once  degraded  loads  served  failed  stale  cached  p50 ms  p99 ms  recovered",
+		"killed     naive            60        60    432     400     200     50    17 %      12     765     150 ms",
+		"           onefill          12        12    432     400     200     50    17 %      12     765     150 ms",
+		"600 calls a second for 40 keys from 3 processes", "MaxLoadsDegraded 6",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if _, commands, _ := strings.Cut(text, "commands executed"); strings.Contains(commands[:strings.Index(commands, "under load")], "killed") {
+		t.Errorf("commands are not counted where something happens to the store:\n%s", text)
+	}
+	r.Results[len(r.Results)-3].Outage.RecoveredMS = nil // killed, onefill
+	b.Reset()
+	r.Table(&b, false)
+	if !strings.Contains(b.String(), "not yet") {
+		t.Errorf("no word of what did not recover:\n%s", b.String())
+	}
+}
+
+func TestOutagePlots(t *testing.T) {
+	r := withOutage(t)
+	rows := r.outageRows()
+	if len(rows) != 1 {
+		t.Fatalf("%d scenarios with traffic", len(rows))
+	}
+	panels := r.outagePlots(rows[0])
+	if len(panels) != 4 {
+		t.Fatalf("%d plots", len(panels))
+	}
+	for _, p := range panels {
+		doc := p.document()
+		if n := count(t, doc, "polyline", "line "); n != 3 {
+			t.Errorf("%s: %d lines for 3 modes", p.title, n)
+		}
+		if count(t, doc, "line", "moment") != 2 || count(t, doc, "rect", "outage") != 1 {
+			t.Errorf("%s: kill, restart and the time between are not marked", p.title)
+		}
+		for _, want := range []string{">killed<", ">restarted<", ">naive<", ">onefill<", `aria-label="killed: `} {
+			if !strings.Contains(doc, want) {
+				t.Errorf("%s: no %s", p.title, want)
+			}
+		}
+	}
+	if !strings.Contains(panels[0].document(), "limit 12, degraded 6") {
+		t.Error("the limits are not in the plot of the operations")
+	}
+	file := r.outageFile(rows[0])
+	if n := count(t, file, "polyline", "line "); n != 12 {
+		t.Errorf("%d lines in the file", n)
+	}
+	page, err := r.HTML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(page, []byte("<polyline")); n != 12 {
+		t.Errorf("%d lines on the page", n)
+	}
+	for _, want := range []string{"Outages under load", "killed: the store is killed under load", "<dt>degraded</dt>", "600 calls a second"} {
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	// The loads under load, hundreds, would leave nothing of the other bars.
+	if plot := r.LoadsPlot(); strings.Contains(plot, ">killed<") || !strings.Contains(plot, "S7 naive: 36 loads") {
+		t.Errorf("the plot of the loads has the scenario with traffic, or not S7:\n%s", plot)
+	}
+}
+
+// TestJoinedMoments: a restart that takes no time has one label.
+func TestJoinedMoments(t *testing.T) {
+	r := withOutage(t)
+	for i := range r.Results {
+		if o := r.Results[i].Outage; o != nil {
+			o.Moments[1].AtMS = 515
+		}
+	}
+	if doc := r.outagePlots(r.outageRows()[0])[0].document(); !strings.Contains(doc, ">killed, restarted<") {
+		t.Errorf("two labels on each other:\n%s", doc)
+	}
+}
+
 func TestTableIsAligned(t *testing.T) {
 	var b bytes.Buffer
 	sampleReport(t).Table(&b, false)
@@ -190,15 +294,15 @@ func TestNiceStep(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	r := sampleReport(t)
+	r := withOutage(t)
 	paths, err := r.WriteFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(paths) != 6 || filepath.Base(paths[0]) != "report.html" {
+	if len(paths) != 7 || filepath.Base(paths[6]) != "killed.svg" || filepath.Base(paths[0]) != "report.html" {
 		t.Errorf("files: %v", paths)
 	}
-	for name, want := range map[string]int{"results.jsonl": 8, "calls.jsonl": 48, "operations.jsonl": 17} {
+	for name, want := range map[string]int{"results.jsonl": 13, "calls.jsonl": 48, "operations.jsonl": 17} {
 		f, err := os.Open(filepath.Join(r.Dir, name))
 		if err != nil {
 			t.Fatal(err)

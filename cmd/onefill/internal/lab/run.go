@@ -63,6 +63,9 @@ type run struct {
 	fleet  fleet
 	report *Report
 
+	playable        []*Scenario // of the configured ones
+	freeConnections int         // that a given database has left; 0: enough
+
 	cleanups []func(context.Context) error
 	keys     []string
 }
@@ -109,7 +112,7 @@ func (r *run) makeDir() error {
 }
 
 func (r *run) play(ctx context.Context, worker []string, on Listener) error {
-	cells := r.cells()
+	var cells []*cell
 	step := func(what string, number int) {
 		if on.Step != nil {
 			on.Step(what, number, len(cells))
@@ -119,6 +122,7 @@ func (r *run) play(ctx context.Context, worker []string, on Listener) error {
 	if err := r.start(ctx, worker); err != nil {
 		return err
 	}
+	cells = r.cells()
 	for i, c := range cells {
 		step(c.scenario.ID+" "+c.mode, i+1)
 		if err := r.playCell(ctx, c); err != nil {
@@ -136,10 +140,7 @@ func (r *run) play(ctx context.Context, worker []string, on Listener) error {
 
 func (r *run) cells() []*cell {
 	var cells []*cell
-	for _, s := range Scenarios {
-		if !slices.Contains(r.cfg.Scenarios, s.ID) {
-			continue
-		}
+	for _, s := range r.playable {
 		for _, mode := range r.cfg.Modes {
 			if s.modes == nil || slices.Contains(s.modes, mode) {
 				cells = append(cells, &cell{run: r, scenario: s, mode: mode, key: strings.ToLower(s.ID) + "-" + mode})
@@ -161,6 +162,9 @@ func (r *run) start(ctx context.Context, worker []string) (err error) {
 	if err := r.startOrigin(ctx); err != nil {
 		return err
 	}
+	if err := r.leaveOut(); err != nil {
+		return err
+	}
 	if r.report.ClockOffset, err = r.origin.ClockOffset(ctx); err != nil {
 		return fmt.Errorf("ask the origin for its time: %w", err)
 	}
@@ -175,7 +179,7 @@ func (r *run) start(ctx context.Context, worker []string) (err error) {
 	defer cancel()
 	_, err = r.fleet.each(openCtx, func(p int) command {
 		return command{Op: opOpen, Setup: &workerSetup{
-			Process: p, Run: r.id, Origin: r.spec, Store: r.store.spec, Connections: r.connections(p),
+			Process: p, Run: r.id, Origin: r.spec, Store: r.store.spec, Connections: r.trafficConnections(p),
 		}}
 	})
 	return err
@@ -185,16 +189,24 @@ func (r *run) start(ctx context.Context, worker []string) (err error) {
 const settle = 5 * time.Second
 
 func (r *run) playCell(ctx context.Context, c *cell) (err error) {
-	// Twice: S5 and the release have two waits, each bounded by the timeout.
-	ctx, cancel := context.WithTimeout(ctx, 2*r.cfg.Timeout+settle)
+	ctx, cancel := context.WithTimeout(ctx, c.scenario.bound(r.cfg)+settle)
 	defer cancel()
+	if c.scenario.faulty {
+		defer func() {
+			healCtx, cancel := cleanupContext(ctx)
+			defer cancel()
+			err = errors.Join(err, r.store.damage.heal(healCtx))
+		}()
+	}
 	r.keys = append(r.keys, c.key)
 	c.res = r.result(c)
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
-	if c.before, err = r.store.commands(ctx); err != nil {
-		return fmt.Errorf("ask the store for its counters: %w", err)
+	if !c.scenario.faulty {
+		if c.before, err = r.store.commands(ctx); err != nil {
+			return fmt.Errorf("ask the store for its counters: %w", err)
+		}
 	}
 	c.began = time.Now()
 	if err := c.scenario.play(ctx, c); err != nil {
@@ -211,24 +223,46 @@ func (r *run) playCell(ctx context.Context, c *cell) (err error) {
 
 // conclude asks the origin and judges.
 func (c *cell) conclude(ctx context.Context) (err error) {
-	loads, err := c.run.origin.Count(ctx, c.key)
+	loads, err := c.countLoads(ctx)
 	if err != nil {
-		return fmt.Errorf("ask the origin for its count: %w", err)
-	}
-	if c.ops, err = c.run.origin.Operations(ctx, c.key); err != nil {
-		return fmt.Errorf("ask the origin for its log: %w", err)
-	}
-	for i := range c.ops {
-		c.ops[i].Scenario, c.ops[i].Mode = c.scenario.ID, c.mode
+		return err
 	}
 	c.measure(loads, c.run.report.ClockOffset)
 	c.res.Failed = c.scenario.demands(c)
 	c.res.Ok = len(c.res.Failed) == 0
 	c.res.Asserted = c.mode == ModeOnefill
-	if c.mode == ModeNaive && c.scenario.ID == "S1" {
-		c.res.Sanity = sanity(c.res, c.run.cfg)
+	if c.mode == ModeNaive {
+		switch {
+		case c.scenario.ID == "S1":
+			c.res.Sanity = sanity(c.res, c.run.cfg)
+		case c.outage != nil:
+			c.res.Sanity = overload(c.res)
+		}
 	}
 	return nil
+}
+
+// countLoads asks for the counters and the logs of all keys.
+func (c *cell) countLoads(ctx context.Context) (loads int, err error) {
+	for _, key := range c.keys() {
+		n, err := c.run.origin.Count(ctx, key)
+		if err != nil {
+			return 0, fmt.Errorf("ask the origin for its count: %w", err)
+		}
+		loads += n
+		ops, err := c.run.origin.Operations(ctx, key)
+		if err != nil {
+			return 0, fmt.Errorf("ask the origin for its log: %w", err)
+		}
+		for _, o := range ops {
+			o.Scenario, o.Mode = c.scenario.ID, c.mode
+			if key != c.key {
+				o.Key = key
+			}
+			c.ops = append(c.ops, o)
+		}
+	}
+	return loads - c.unmeasured, nil
 }
 
 const sanityOK = "ok"
@@ -242,6 +276,16 @@ const sanityLoad = 100 * time.Millisecond
 func sanity(res Result, cfg Config) string {
 	if res.Loads != cfg.Callers && cfg.Load >= sanityLoad {
 		return fmt.Sprintf("naive cost %d loads in S1 instead of one for each of the %d callers, so the callers did not come together", res.Loads, cfg.Callers)
+	}
+	return sanityOK
+}
+
+// overload checks that an outage scenario is one: if naive does not ask the database for more
+// at once than it can work on, that onefill does not either proves nothing.
+func overload(res Result) string {
+	if o := res.Outage; o.MaxInFlight <= o.Workers {
+		return fmt.Sprintf("naive had %d operations at once in %s, no more than the %d that the database can work on, so nothing was in danger",
+			o.MaxInFlight, res.Scenario, o.Workers)
 	}
 	return sanityOK
 }

@@ -23,6 +23,14 @@ type Scenario struct {
 	groups int
 	// together: all callers come at once, so that their wait beyond the load says something.
 	together bool
+	// faulty: something happens to the store, which the lab does to its own only.
+	faulty bool
+	// traffic: calls at even intervals for many keys instead of callers who come once.
+	traffic bool
+	// policy sets the caches up; nil: as in the other scenarios.
+	policy func(c *cell) policy
+	// keys are those whose loads count; nil: the cell's key.
+	keys func(c *cell) []string
 	// play makes it happen.
 	play func(ctx context.Context, c *cell) error
 	// demands lists what was not met of what onefill must give.
@@ -76,13 +84,51 @@ var Scenarios = []*Scenario{{
 	load:  normalLoad, plan: func(c Config) plan { return plan{Row: rowOld, Wait: c.Load} },
 	play: playCancel, demands: demandInnocent,
 }, {
+	ID: "S7", Title: "the store is killed", groups: 3, faulty: true,
+	About: "The store is killed. All callers ask for an absent key at once, then all once more, and then for a key that every process has read before.",
+	Must:  "one load in each process and no more, everybody served, the known key at once",
+	load:  normalLoad, plan: func(c Config) plan { return plan{Row: rowOld, Wait: c.Load} },
+	policy: wavePolicy, keys: waveKeys,
+	play: playWaves, demands: demandServed,
+}, {
 	ID: "release", Title: "the wrong owner releases", modes: []string{ModeLock, ModeOnefill},
 	About: "A's lock or lease expires and B gets it. A, still at work, stores what it has loaded and releases. C tries to take it while B works. " +
 		"For onefill this is played on the store itself, past the cache, which would have noticed earlier.",
 	Must: "A's value and A's release are refused, B's lease stands",
 	load: normalLoad, plan: func(c Config) plan { return plan{Row: rowOld} },
 	play: playRelease, demands: demandStands,
+}, {
+	ID: "killed", Title: "the store is killed under load", faulty: true, traffic: true,
+	modes: []string{ModeNaive, ModeLock, ModeOnefill},
+	About: "Calls come at even intervals, several times as many as the database could load; the store answers nearly all. Then it is killed, and after a while restarted, empty. " +
+		"The database works on so many operations at once; the others queue there, and fail at their deadline.",
+	Must: "never more operations at once than MaxLoads, and than MaxLoadsDegraded without the store; everybody served; the hit rate recovers",
+	load: outageLoad, policy: outagePolicy, keys: trafficKeys,
+	play: playOutage(killStore, healAfter(outageLasts, momentRestarted), outageAfter), demands: demandBounded,
+}, {
+	ID: "frozen", Title: "the store hangs under load", faulty: true, traffic: true,
+	modes: []string{ModeNaive, ModeOnefill},
+	About: "The same, but the store's process is stopped (SIGSTOP): its connections stay open and nothing answers. Then it goes on (SIGCONT). " +
+		"Every mode waits 250 ms at most for one of the store's answers.",
+	Must: "the same",
+	load: outageLoad, policy: outagePolicy, keys: trafficKeys,
+	play: playOutage(freezeStore, healAfter(outageLasts, momentThawed), outageAfter), demands: demandBounded,
+}, {
+	ID: "cold", Title: "the store restarts empty", faulty: true, traffic: true,
+	modes: []string{ModeNaive, ModeLock, ModeOnefill},
+	About: "The same, but the store is back at once, and empty: every key is absent at the same moment.",
+	Must:  "never more operations at once than MaxLoads; everybody served; the hit rate recovers",
+	load:  outageLoad, policy: outagePolicy, keys: trafficKeys,
+	play: playOutage(killStore, healAfter(0, momentRestarted), coldAfter), demands: demandBounded,
 }}
+
+// bound is what the scenario may take in one mode.
+func (s *Scenario) bound(c Config) time.Duration {
+	if s.traffic {
+		return outageBefore + outageLasts + outageAfter + outagePatience + trafficTimeout + cleanupTimeout
+	}
+	return time.Duration(max(s.groups, 2)) * c.Timeout // one after the other; the release has two
+}
 
 // ScenarioIDs lists the ids of all scenarios.
 func ScenarioIDs() []string {

@@ -33,8 +33,8 @@ const (
 )
 
 const (
-	noteMemcached = "memcached tells nobody of changes: waiting processes poll with growing pauses, and local entries last 50 ms. Its clock counts whole seconds."
-	noteMiniredis = "The store is the embedded miniredis, in this program: no pushes, so waiting processes poll, and no real server's timing."
+	noteMemcached = "memcached tells nobody of changes: waiting processes poll with growing pauses, and in S1 to S6 local entries last 50 ms. Its clock counts whole seconds."
+	noteMiniredis = "The store is the embedded miniredis, in this program: no pushes, so waiting processes poll, and no real server's timing. To kill it is to close it, to freeze it is to hold its commands."
 	noteSQLite    = "The origin is the embedded SQLite, a file that the readers share: it counts the operations, but the wait is in the loader, since SQLite has no server to wait in."
 )
 
@@ -103,7 +103,7 @@ func (r *run) startOrigin(ctx context.Context) error {
 	if dsn == "" && !r.cfg.Embedded {
 		env.OriginHow = howPrivate
 		srv, err := servers.Postgres(ctx, "", servers.PostgresOptions{
-			Settings: []string{fmt.Sprintf("max_connections=%d", min(max(r.needed()+10, 100), 1000))},
+			Settings: []string{fmt.Sprintf("max_connections=%d", min(max(r.needed(r.trafficConnections)+10, 100), 1000))},
 		})
 		switch {
 		case errors.Is(err, servers.ErrNotInstalled):
@@ -134,10 +134,11 @@ func (r *run) startPostgres(ctx context.Context, dsn string) error {
 	if err != nil {
 		return badInput("postgres", "cannot use the server at %s: %s", pg.addr(), oneLine(err))
 	}
-	if free < r.needed() {
+	if needed := r.needed(r.connections); free < needed {
 		return badInput("callers", "the modes without onefill open a connection for each caller: %d are needed, the server at %s has %d left of %d",
-			r.needed(), pg.addr(), free, limit)
+			needed, pg.addr(), free, limit)
 	}
+	r.freeConnections = free
 	if err := pg.createSchema(ctx); err != nil {
 		return badInput("postgres", "cannot make the schema %s on the server at %s: %v", r.spec.Schema, pg.addr(), err)
 	}
@@ -185,10 +186,21 @@ func (r *run) connections(p int) int {
 	return n
 }
 
-func (r *run) needed() int {
+// trafficConnections is the same where there are scenarios with traffic.
+func (r *run) trafficConnections(p int) int {
+	n := r.connections(p)
+	wanted := slices.ContainsFunc(Scenarios, func(s *Scenario) bool { return s.traffic && slices.Contains(r.cfg.Scenarios, s.ID) })
+	if wanted && p < r.trafficProcesses() {
+		n = max(n, r.outageSize().connections+1)
+	}
+	return n
+}
+
+// needed is what the processes, and the parent, need.
+func (r *run) needed(connections func(p int) int) int {
 	n := parentConnections
 	for p := range r.cfg.Processes {
-		n += r.connections(p)
+		n += connections(p)
 	}
 	return n
 }

@@ -41,7 +41,7 @@ func (s *sqliteOrigin) createSchema(ctx context.Context) error {
 }
 
 func (s *sqliteOrigin) Read(ctx context.Context, key string, process int) (string, error) {
-	l, p, err := s.begin(ctx, key, process)
+	l, p, overdue, err := s.begin(ctx, key, process)
 	if err != nil {
 		return "", err
 	}
@@ -54,6 +54,8 @@ func (s *sqliteOrigin) Read(ctx context.Context, key string, process int) (strin
 	}
 	switch {
 	case err != nil:
+	case overdue:
+		err = errors.New(overdueText)
 	case p.Failed:
 		err = errors.New(failureText)
 	case p.Row == "":
@@ -70,32 +72,59 @@ func (s *sqliteOrigin) Read(ctx context.Context, key string, process int) (strin
 	return l.encode()
 }
 
-// begin counts the operation, logs its start and reads the row, in one committed
-// transaction.
-func (s *sqliteOrigin) begin(ctx context.Context, key string, process int) (l loaded, p plan, err error) {
+// begin counts the operation, logs its start, reads the row and gives it a worker, in
+// one committed transaction. The plan's Wait is then how long the operation takes in
+// all; overdue: that is its deadline.
+func (s *sqliteOrigin) begin(ctx context.Context, key string, process int) (l loaded, p plan, overdue bool, err error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return l, p, err
+		return l, p, false, err
 	}
 	defer tx.Rollback() // after a commit it does nothing
 	err = tx.QueryRowContext(ctx, `UPDATE counter SET operations = operations + 1 WHERE key = ? RETURNING operations`, key).Scan(&l.Operation)
 	if err != nil {
-		return l, p, err
+		return l, p, false, err
 	}
 	l.ReadUS = time.Now().UnixMicro()
 	if _, err = tx.ExecContext(ctx, `INSERT INTO operation (key, number, process, started) VALUES (?, ?, ?, ?)`,
 		key, l.Operation, process, l.ReadUS); err != nil {
-		return l, p, err
+		return l, p, false, err
 	}
-	var waitUS int64
+	var waitUS, deadlineUS int64
 	var row sql.NullString
-	err = tx.QueryRowContext(ctx, `SELECT wait_us, failed, (SELECT body FROM item WHERE key = plan.key) FROM plan WHERE key = ?`, key).
-		Scan(&waitUS, &p.Failed, &row)
+	err = tx.QueryRowContext(ctx, `SELECT wait_us, failed, workers, deadline_us, (SELECT body FROM item WHERE key = plan.key) FROM plan WHERE key = ?`, key).
+		Scan(&waitUS, &p.Failed, &p.Workers, &deadlineUS, &row)
 	if err != nil {
-		return l, p, err
+		return l, p, false, err
 	}
-	p.Wait, p.Row = time.Duration(waitUS)*time.Microsecond, row.String
-	return l, p, tx.Commit()
+	p.Wait, p.Deadline, p.Row = micros(waitUS), micros(deadlineUS), row.String
+	if p.Workers > 0 {
+		if p.Wait, overdue, err = queueUp(ctx, tx, l.ReadUS, p); err != nil {
+			return l, p, false, err
+		}
+	}
+	return l, p, overdue, tx.Commit()
+}
+
+// queueUp gives the operation to the worker that is free first, after what that one has
+// to do already, and says how long it takes from now. What cannot be done by its
+// deadline occupies the worker until then, if it comes to it at all.
+func queueUp(ctx context.Context, tx *sql.Tx, nowUS int64, p plan) (takes time.Duration, overdue bool, err error) {
+	var number int
+	var freeUS int64
+	err = tx.QueryRowContext(ctx, `SELECT number, free_us FROM worker WHERE number < ? ORDER BY free_us LIMIT 1`, p.Workers).Scan(&number, &freeUS)
+	if err != nil {
+		return 0, false, err
+	}
+	begin := max(freeUS, nowUS)
+	end, deadline := begin+p.Wait.Microseconds(), nowUS+p.Deadline.Microseconds()
+	if overdue = end > deadline; overdue {
+		end = deadline
+	}
+	if end > begin {
+		_, err = tx.ExecContext(ctx, `UPDATE worker SET free_us = ? WHERE number = ?`, end, number)
+	}
+	return micros(end - nowUS), overdue, err
 }
 
 // Waiting counts what has begun and not ended: begin reads the row as well.
@@ -111,8 +140,14 @@ func (s *sqliteOrigin) Plan(ctx context.Context, key string, p plan) error {
 		return err
 	}
 	defer tx.Rollback()
-	if _, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO plan VALUES (?, ?, ?)`, key, p.Wait.Microseconds(), p.Failed); err != nil {
+	if _, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?, ?)`,
+		key, p.Wait.Microseconds(), p.Failed, p.Workers, p.Deadline.Microseconds()); err != nil {
 		return err
+	}
+	for number := range p.Workers {
+		if _, err = tx.ExecContext(ctx, `INSERT OR IGNORE INTO worker VALUES (?, 0)`, number); err != nil {
+			return err
+		}
 	}
 	if _, err = tx.ExecContext(ctx, `INSERT OR IGNORE INTO counter VALUES (?, 0)`, key); err != nil {
 		return err

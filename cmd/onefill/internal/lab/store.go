@@ -35,6 +35,36 @@ type plainStore interface {
 	Close()
 }
 
+// bounded bounds each operation, as StoreTimeout does for onefill.
+type bounded struct {
+	plainStore
+	timeout time.Duration
+}
+
+func (b bounded) Get(ctx context.Context, key string) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return b.plainStore.Get(ctx, key)
+}
+
+func (b bounded) Set(ctx context.Context, key, value string, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return b.plainStore.Set(ctx, key, value, ttl)
+}
+
+func (b bounded) Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return b.plainStore.Add(ctx, key, value, ttl)
+}
+
+func (b bounded) Delete(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	return b.plainStore.Delete(ctx, key)
+}
+
 // storeServer is the parent's view of the store.
 type storeServer struct {
 	name    string // "redis", "valkey", "miniredis", "memcached"
@@ -45,7 +75,9 @@ type storeServer struct {
 	push bool
 	// commands returns how often the server has executed each command so far.
 	commands func(ctx context.Context) (map[string]int64, error)
-	close    func()
+	// damage is what can be done to it; nil: to a given server nothing.
+	damage *damaged
+	close  func()
 }
 
 func openPlain(ctx context.Context, spec storeSpec) (plainStore, error) {

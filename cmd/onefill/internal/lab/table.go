@@ -22,6 +22,7 @@ func (r *Report) Table(w io.Writer, color bool) {
 	t.block("what the database saw", verdictCell, true)
 	t.block("callers' wait beyond the load: p50 / p99, ms", waitCell, false)
 	t.block("commands executed by the store (scripts)", commandsCell, false)
+	t.outages()
 	t.legend()
 }
 
@@ -58,14 +59,7 @@ func (t *table) block(title string, of func(Result) tableCell, verdict bool) {
 			}
 		}
 	}
-	fmt.Fprintf(t.w, "\n%s", t.bold(padRight(title, idWidth+titleWidth)))
-	if n := utf8.RuneCountInString(title); n > idWidth+titleWidth {
-		fmt.Fprintf(t.w, "\n%s", strings.Repeat(" ", idWidth+titleWidth))
-	}
-	for i, mode := range modes {
-		fmt.Fprintf(t.w, "  %s", t.bold(padLeft(mode, widths[i])))
-	}
-	fmt.Fprintln(t.w)
+	var lines []string
 	for _, row := range rows {
 		line, filled := padRight(row.scenario.ID, idWidth)+padRight(row.scenario.Title, titleWidth), false
 		for i, mode := range modes {
@@ -81,9 +75,20 @@ func (t *table) block(title string, of func(Result) tableCell, verdict bool) {
 			line += "  " + t.verdict(res)
 		}
 		if filled {
-			fmt.Fprintln(t.w, line)
+			lines = append(lines, line)
 		}
 	}
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintf(t.w, "\n%s", t.bold(padRight(title, idWidth+titleWidth)))
+	if n := utf8.RuneCountInString(title); n > idWidth+titleWidth {
+		fmt.Fprintf(t.w, "\n%s", strings.Repeat(" ", idWidth+titleWidth))
+	}
+	for i, mode := range modes {
+		fmt.Fprintf(t.w, "  %s", t.bold(padLeft(mode, widths[i])))
+	}
+	fmt.Fprintf(t.w, "\n%s\n", strings.Join(lines, "\n"))
 }
 
 func (t *table) verdict(res Result) string {
@@ -125,16 +130,31 @@ func verdictCell(res Result) tableCell {
 		if *res.StaleReaders > 0 || *res.StaleAnswers > 0 || res.StoreHolds == holdsOld {
 			c.text = "old row"
 		}
+	case res.Outage != nil:
+		c.text = fmt.Sprintf("%d at once", res.Outage.MaxInFlight)
 	default:
-		c.text = plural(res.Loads, "load", "loads")
-		if res.Scenario == "S6" && res.Errors > 0 {
-			c.text += fmt.Sprintf(", %d failed", res.Errors)
-		}
+		c.text = loadsText(res)
+	}
+	if (res.Scenario == "S6" || res.MaxInFlight != nil) && res.Errors > 0 {
+		c.text += fmt.Sprintf(", %d failed", res.Errors)
 	}
 	if res.Timeouts > 0 {
 		c.text += fmt.Sprintf(", %d timeouts", res.Timeouts)
 	}
 	return c
+}
+
+// loadsText is "12 loads", or "12+12+12 loads" if the callers came in waves.
+func loadsText(res Result) string {
+	text := plural(res.Loads, "load", "loads")
+	if len(res.Waves) > 0 && res.Loads > 0 {
+		waves := make([]string, len(res.Waves))
+		for i, w := range res.Waves {
+			waves[i] = fmt.Sprint(w.Loads)
+		}
+		text = strings.Join(waves, "+") + " loads"
+	}
+	return text
 }
 
 func waitCell(res Result) tableCell {
@@ -147,6 +167,9 @@ func waitCell(res Result) tableCell {
 // commandsCell has the scripts in parentheses: each counts as one, and in addition
 // each command that it runs.
 func commandsCell(res Result) tableCell {
+	if res.CommandStats == nil {
+		return tableCell{} // not counted
+	}
 	text := fmt.Sprint(res.Commands)
 	if scripts := res.CommandStats["eval"] + res.CommandStats["evalsha"]; scripts > 0 {
 		text += fmt.Sprintf(" (%d)", scripts)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,8 +36,12 @@ func RunWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 		if err := json.Unmarshal(line, &c); err != nil {
 			return fmt.Errorf("this command is for the lab's own use; it read %q: %w", line, err)
 		}
-		if c.Op == opStart { // the barrier: not a goroutine later
+		switch c.Op { // the barrier: not a goroutine later
+		case opStart:
 			w.answer(c, w.start(c))
+			continue
+		case opTraffic:
+			w.answer(c, w.startTraffic(ctx))
 			continue
 		}
 		go func() { w.answer(c, w.do(ctx, c)) }()
@@ -59,8 +64,12 @@ type workerCell struct {
 	process int
 	setup   cellSetup
 	key     string
+	ttl     time.Duration
 	reader  reader
+
+	mu      sync.Mutex // guards what follows
 	callers map[int]*caller
+	traffic *generator // nil: none runs
 }
 
 // caller is one goroutine that asks the cache once.
@@ -86,6 +95,8 @@ func (w *worker) do(ctx context.Context, c command) (r reply) {
 		err = w.open(ctx, *c.Setup)
 	case opPrepare:
 		err = w.prepare(ctx, c)
+	case opPark:
+		err = w.park(ctx, c)
 	case opCancel:
 		err = w.each(c, func(cl *caller) { cl.cancel() })
 	case opCollect:
@@ -111,7 +122,19 @@ func (w *worker) withReader(ctx context.Context, c command, r *reply) (err error
 	defer cancel()
 	switch c.Op {
 	case opGet:
-		r.Calls = []Call{cell.call(ctx, -1, c.Phase)}
+		r.Calls = []Call{cell.call(ctx, -1, c.Phase, cmp.Or(c.Key, cell.key))}
+		return nil
+	case opFill:
+		return cell.fill(ctx, cell.setup.Traffic.Keys, c.Share, c.Of)
+	case opRecent:
+		g := cell.running()
+		if g == nil {
+			return errors.New("there is no traffic")
+		}
+		r.Recent = tallyOf(g.since(c.SinceUS))
+		return nil
+	case opHalt:
+		r.Calls = cell.halt()
 		return nil
 	case opInvalidate:
 		return cell.reader.Invalidate(ctx, cell.key)
@@ -159,40 +182,58 @@ func (w *worker) prepare(ctx context.Context, c command) error {
 	s, timeout := *c.Cell, micros(c.Cell.TimeoutUS)
 	warmCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	ask := func(ctx context.Context, key string) (string, error) { return o.Read(ctx, key, process.Process) }
+	if s.Traffic != nil {
+		ask = pooled(ask, s.Traffic.Connections, s.Traffic.Patience)
+	}
 	r, err := openReader(warmCtx, s.Mode, process.Store, readerConfig{
-		run: process.Run, ttl: micros(s.TTLUS), lease: micros(s.LeaseUS), timeout: timeout, push: s.Push,
-		load: func(ctx context.Context, key string) (string, error) { return o.Read(ctx, key, process.Process) },
+		run: process.Run, ttl: micros(s.TTLUS), lease: micros(s.LeaseUS), timeout: timeout, push: s.Push, policy: s.Policy, load: ask,
 	})
 	if err != nil {
 		return fmt.Errorf("open the cache: %w", err)
 	}
-	if err := errors.Join(o.Warm(warmCtx, process.Connections), warm(warmCtx, r)); err != nil {
+	connections := process.Connections
+	if s.Traffic != nil {
+		connections = s.Traffic.Connections
+	}
+	if err := errors.Join(o.Warm(warmCtx, connections), warm(warmCtx, r)); err != nil {
 		r.Close()
 		return fmt.Errorf("warm up: %w", err)
 	}
-	cell := &workerCell{process: process.Process, setup: s, key: c.Key, reader: r, callers: make(map[int]*caller)}
-	cell.park(ctx, c.Callers)
+	cell := &workerCell{process: process.Process, setup: s, key: c.Key, ttl: micros(s.TTLUS), reader: r, callers: make(map[int]*caller)}
+	cell.park(ctx, c.Callers, c.Key)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cell = cell
 	return nil
 }
 
-// park makes the callers and returns when all of them wait for their start.
-func (cell *workerCell) park(ctx context.Context, ids []int) {
+func (w *worker) park(ctx context.Context, c command) error {
+	cell, err := w.current()
+	if err == nil {
+		cell.park(ctx, c.Callers, cmp.Or(c.Key, cell.key))
+	}
+	return err
+}
+
+// park makes the callers of a key and returns when all of them wait for their start.
+// Callers of the same numbers have their answers.
+func (cell *workerCell) park(ctx context.Context, ids []int, key string) {
 	var parked sync.WaitGroup
 	parked.Add(len(ids))
 	for _, id := range ids {
 		cl := &caller{start: make(chan string, 1), done: make(chan struct{})}
 		cl.ctx, cl.cancel = context.WithTimeout(ctx, micros(cell.setup.TimeoutUS))
+		cell.mu.Lock()
 		cell.callers[id] = cl
+		cell.mu.Unlock()
 		go func() {
 			defer close(cl.done)
 			defer cl.cancel()
 			parked.Done()
 			select {
 			case phase := <-cl.start:
-				cl.call = cell.call(cl.ctx, id, phase)
+				cl.call = cell.call(cl.ctx, id, phase, key)
 			case <-cl.ctx.Done():
 			}
 		}()
@@ -212,6 +253,36 @@ func (w *worker) start(c command) (r reply) {
 	return r
 }
 
+func (w *worker) startTraffic(ctx context.Context) (r reply) {
+	cell, err := w.current()
+	if err != nil {
+		r.Err = err.Error()
+		return r
+	}
+	cell.mu.Lock()
+	defer cell.mu.Unlock()
+	cell.traffic = cell.generate(ctx, *cell.setup.Traffic)
+	return r
+}
+
+func (cell *workerCell) running() *generator {
+	cell.mu.Lock()
+	defer cell.mu.Unlock()
+	return cell.traffic
+}
+
+// halt ends the traffic, if there is any.
+func (cell *workerCell) halt() []Call {
+	cell.mu.Lock()
+	g := cell.traffic
+	cell.traffic = nil
+	cell.mu.Unlock()
+	if g == nil {
+		return nil
+	}
+	return g.halt()
+}
+
 // each does something with the callers that the command names.
 func (w *worker) each(c command, do func(*caller)) error {
 	cell, err := w.current()
@@ -219,7 +290,9 @@ func (w *worker) each(c command, do func(*caller)) error {
 		return err
 	}
 	for _, id := range c.Callers {
+		cell.mu.Lock()
 		cl := cell.callers[id]
+		cell.mu.Unlock()
 		if cl == nil {
 			return fmt.Errorf("caller %d is not in this process", id)
 		}
@@ -238,10 +311,13 @@ func (w *worker) current() (*workerCell, error) {
 }
 
 // call asks the cache once and notes what came of it.
-func (cell *workerCell) call(ctx context.Context, id int, phase string) Call {
+func (cell *workerCell) call(ctx context.Context, id int, phase, key string) Call {
 	c := Call{Scenario: cell.setup.Scenario, Mode: cell.setup.Mode, Process: cell.process, Caller: id, Phase: phase}
+	if key != cell.key {
+		c.Key = key
+	}
 	start := time.Now()
-	got, err := cell.reader.Get(ctx, cell.key)
+	got, err := cell.reader.Get(ctx, key)
 	took := time.Since(start)
 	c.StartUS = start.UnixMicro()
 	c.EndUS = c.StartUS + took.Microseconds()
@@ -252,7 +328,7 @@ func (cell *workerCell) call(ctx context.Context, id int, phase string) Call {
 	c.Kind = kindOf(err)
 	switch c.Kind {
 	case KindValue:
-		c.Row, c.Operation, c.ReadUS, c.Source = l.Row, l.Operation, l.ReadUS, got.source
+		c.Row, c.Operation, c.ReadUS, c.Source, c.Stale = l.Row, l.Operation, l.ReadUS, got.source, got.stale
 	default:
 		c.Error = err.Error()
 	}
@@ -281,7 +357,8 @@ func (w *worker) finish() error {
 	if cell == nil {
 		return nil
 	}
-	for _, cl := range cell.callers {
+	cell.halt()
+	for _, cl := range cell.callers { // nobody parks any more
 		cl.cancel()
 		<-cl.done
 	}
