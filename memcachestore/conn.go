@@ -3,6 +3,7 @@ package memcachestore
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -48,8 +49,8 @@ type request struct {
 	done   chan struct{}
 	reply  reply
 	err    error
-	// late, if set, gets the reply that came after its caller had left. It runs in a
-	// goroutine of its own.
+	// late, if set, gets the reply that came after its caller had left. It must not
+	// block: it runs in the goroutine that reads.
 	late func(reply)
 }
 
@@ -109,7 +110,11 @@ func (c *conn) roundTrip(ctx context.Context, r *request) (reply, error) {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(queued, abandoned) || r.state.CompareAndSwap(sent, abandoned) {
+		if r.state.CompareAndSwap(queued, abandoned) {
+			r.text = nil // nobody will write it, and a connection that is stuck may keep r for long
+			return reply{}, ended(ctx)
+		}
+		if r.state.CompareAndSwap(sent, abandoned) {
 			return reply{}, ended(ctx)
 		}
 		<-r.done // it has just been answered
@@ -145,7 +150,7 @@ func (r *request) finish(rep reply, err error) {
 		return
 	}
 	if r.late != nil && err == nil {
-		go r.late(rep)
+		r.late(rep)
 	}
 }
 
@@ -275,15 +280,25 @@ func (c *conn) fail(err error) {
 	c.flight, c.waiting = nil, nil
 	close(c.dead)
 	c.mu.Unlock()
-	if tcp, ok := c.nc.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // what was not delivered is not to arrive after its request has been repeated
-	}
-	c.nc.Close()
+	hangUp(c.nc)
 	for _, r := range lost {
 		if r != nil {
 			r.finish(reply{}, err)
 		}
 	}
+}
+
+// hangUp ends a connection at once: what was not delivered is not to arrive after its
+// request has been repeated. TLS is not told, as its farewell would wait for a peer that
+// takes nothing.
+func hangUp(nc net.Conn) {
+	if over, ok := nc.(*tls.Conn); ok {
+		nc = over.NetConn()
+	}
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	nc.Close()
 }
 
 // lostIt makes the end of a connection readable.

@@ -2,6 +2,7 @@ package memcachestore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -192,9 +193,60 @@ func TestHalfOpenConnection(t *testing.T) {
 	r.holds("k", "v")
 }
 
-// The row of a connection that does not move is bounded.
+// The same through TLS, whose farewell must not be waited for: the peer takes nothing
+// any more.
+func TestHalfOpenTLSConnection(t *testing.T) {
+	t.Parallel()
+	cert, pool := certificate(t)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
+	ok(t, err)
+	p := serveProxy(t, l, shared.Get(t).Addr())
+	r := attach(t, openWith(t, Options{Addrs: []string{p.addr()}, Conns: 1, StallTimeout: time.Second, TLS: &tls.Config{RootCAs: pool}}))
+	defer p.hold(requests)()
+	for range 8 { // fills the buffers between us and the proxy
+		if _, err := r.Set(soon(t), "k", make([]byte, 512<<10), long); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("Set = %v, want an unavailable error", err)
+		}
+	}
+	start := time.Now()
+	if _, err := r.Get(r.ctx, "k"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Get = %v, want an unavailable error", err)
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("a call without a deadline took %v, want about a second", took)
+	}
+}
+
+// Large requests whose callers have left do not lie about in memory until a connection
+// that is stuck is given up, only what is being written does.
+func TestAbandonedTexts(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, shared.Get(t).Addr())
+	r := attach(t, openWith(t, Options{Addrs: []string{p.addr()}, Conns: 1, StallTimeout: time.Minute}))
+	conn := r.connection()
+	release := p.hold(requests)
+	for range 20 { // the first ones fill the buffers between us and the proxy
+		if _, err := r.Set(soon(t), "k", make([]byte, 512<<10), long); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("Set = %v, want an unavailable error", err)
+		}
+	}
+	conn.mu.Lock()
+	waiting, bytes := len(conn.waiting), 0
+	for _, r := range conn.waiting {
+		bytes += len(r.text)
+	}
+	conn.mu.Unlock()
+	if waiting == 0 || bytes > 0 {
+		t.Errorf("%d requests wait with %d bytes, want some, with none", waiting, bytes)
+	}
+	release()
+	r.heals()
+}
+
+// The row of a connection that does not move, and is not given up yet, is bounded.
 func TestFullRow(t *testing.T) {
-	p, r, _ := proxied(t)
+	p := startProxy(t, shared.Get(t).Addr())
+	r := attach(t, openWith(t, Options{Addrs: []string{p.addr()}, Conns: 1, StallTimeout: time.Minute}))
 	defer p.hold(replies)()
 	ctx, cancel := context.WithCancel(r.ctx)
 	var wg sync.WaitGroup

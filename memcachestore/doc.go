@@ -14,8 +14,8 @@
 // # Servers
 //
 // memcached 1.6.13 or newer is needed, with compare-and-swap (that is, without -C);
-// onefill.New says so otherwise. The suite has been run on 1.6.18 and 1.6.45. What
-// differs: since 1.6.27 clients may choose CAS values, and a lease whose grant was
+// onefill.New says so otherwise. The suite has been run on 1.6.18, 1.6.27 and
+// 1.6.45. What differs: since 1.6.27 clients may choose CAS values, and a lease whose grant was
 // lost on the way back can be asked for again (store.Features.KeepsToken).
 //
 // Several servers share the keys by consistent hashing of their addresses: a server
@@ -32,8 +32,8 @@
 //	hit, miss                     mg
 //	lease of an absent key        the same mg: reading and winning are one step
 //	fill, fail, renew, release    ms or md
-//	lease over a stale value      mg, ms
-//	fill, fail, renew, release there   mg, ms
+//	lease over a stale value, or after a failure   mg, ms
+//	fill, fail, renew, release there               mg, ms
 //	Set                           ms; with a row version mg, ms
 //	Invalidate                    md for each key, all at once
 //	Expire                        mg, ms for each key, all at once
@@ -54,8 +54,9 @@
 // early or late. A lease lasts two seconds at least and, like the record of a failure,
 // 30 days at most. A value's time may be longer; its end is then a date by the server's
 // own clock, and what would end after 2038-01-19 does not end. While a value that lasts
-// longer than 30 days is leased, 30 days are what remains of it should the holder die.
-// The server alone decides whether a lease is over.
+// longer than 30 days is leased, or a failed load of it is remembered, 30 days are what
+// remains of it should nobody load it again. The server alone decides whether a lease is
+// over.
 //
 // # Limits
 //
@@ -72,4 +73,12 @@
 // For that there is one item more on each server, "of::life". A connection that breaks
 // costs no lease. A server that is short of memory evicts leases, so its keys are
 // loaded more often than once, but nothing late or foreign is ever stored or read.
+//
+// # A server that hangs
+//
+// Every operation ends with its context. Connections that bring no answer for
+// Options.StallTimeout are given up, and new ones tried, one at a time for each of
+// Options.Conns. A server that goes on later does what had reached it: a lease that it
+// grants so is given back when its answer arrives; where the connection was given up
+// nobody hears of it, and it ends by itself.
 package memcachestore

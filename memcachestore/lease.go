@@ -11,20 +11,21 @@ import (
 
 // lease implements store.Lease. It names the very item that the grant has made, by
 // its CAS: whatever has been done to the key since, by anybody, has changed that or
-// removed the item. An item that outlives its lease, because it has a value, is
-// looked at first: only the server knows whether the lease is over.
+// removed the item. An item that outlives its lease, because it has a value or the
+// record of a failure, is looked at first: only the server knows whether the lease is
+// over.
 type lease struct {
 	s *session
 	place
-	token store.Token
+	by owner
 
 	// turn is held by the one call that is under way; it guards what follows.
 	turn   chan struct{}
 	conn   *conn  // over which cas was learned
 	cas    uint64 // of the item
 	ends   int64  // of what the server says remains of the item
-	over   bool   // it lies over a value, or what was one
-	stored uint64 // row version of that value
+	over   bool   // it lies over a value or a record, or what was one
+	stored uint64 // row version of that value, 0 if there is none
 	done   bool   // it has ended, as far as is known here
 	unsure bool   // the outcome of a call is not known
 }
@@ -34,7 +35,7 @@ var _ store.Lease = (*lease)(nil)
 // hold makes the lease that of the item.
 func (l *lease) hold(it *item) {
 	l.cas, l.ends = it.cas, it.claimEnds
-	l.over = it.valued
+	l.over = it.valued || it.recorded
 	l.stored = store.RowVersionOf(it.value)
 }
 
@@ -110,7 +111,7 @@ func (l *lease) connection(ctx context.Context) (*conn, error) {
 // read returns the item if it is still this lease's; its CAS is 0 if not.
 func (l *lease) read(ctx context.Context, c *conn) (item, error) {
 	it, err := l.place.read(ctx, c)
-	if err != nil || it.claim != leased || it.cas != l.cas && (it.token != l.token || it.token == store.Token{}) {
+	if err != nil || it.claim != leased || it.cas != l.cas && (it.by != l.by || it.by.token == store.Token{}) {
 		return item{}, err
 	}
 	return it, nil
@@ -130,11 +131,11 @@ func (l *lease) live(ctx context.Context, c *conn) (bool, error) {
 	case r.code != codeDone:
 		return false, r.unexpected()
 	}
-	return r.cas == l.cas && (r.left > l.ends || r.left == forever), nil
+	return r.cas == l.cas && r.left > l.ends && r.left != forever, nil
 }
 
 // Fill implements store.Lease: one ms, and one mg before it where the lease lies over
-// a value. A value that is too large is refused before it is sent, as memcached would
+// something. A value that is too large is refused before it is sent, as memcached would
 // remove the item that it was to replace; the lease stands until it is released.
 func (l *lease) Fill(ctx context.Context, data []byte, ttl time.Duration) (bool, error) {
 	if err := l.s.checkSize(data); err != nil {
@@ -146,7 +147,7 @@ func (l *lease) Fill(ctx context.Context, data []byte, ttl time.Duration) (bool,
 			return false, err
 		}
 		if older(data, l.stored) {
-			_, err := l.release(ctx, c)
+			_, err := l.leave(ctx, c, (*item).plain)
 			return false, err
 		}
 		return l.fill(ctx, c, data, seconds(ttl))
@@ -166,13 +167,15 @@ func (l *lease) fill(ctx context.Context, c *conn, data []byte, ttl int64) (ok b
 }
 
 // Fail implements store.Lease: one ms, and one mg before it where the lease lies over
-// a value, which stays. With a ttl of 0 or less it leaves no record.
+// a value, which stays. With a ttl of 0 or less it leaves no record, not even that of
+// a failure before.
 func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (bool, error) {
 	return l.act(ctx, "fail", func(c *conn) (bool, error) {
 		if ttl <= 0 {
-			return l.release(ctx, c)
+			return l.leave(ctx, c, (*item).plain)
 		}
-		ok, err := l.reclaim(ctx, c, failed, claimSeconds(ttl, shortestClaim), record)
+		left := claimSeconds(ttl, shortestClaim)
+		ok, err := l.reclaim(ctx, c, func(it *item) (item, int64) { return it.failedFor(left, record) })
 		l.done = ok
 		return ok, err
 	})
@@ -181,12 +184,13 @@ func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (boo
 // Renew implements store.Lease: as Fail.
 func (l *lease) Renew(ctx context.Context, ttl time.Duration) (bool, error) {
 	return l.act(ctx, "renew", func(c *conn) (bool, error) {
-		return l.reclaim(ctx, c, leased, claimSeconds(ttl, shortestClaim), nil)
+		left := claimSeconds(ttl, shortestClaim)
+		return l.reclaim(ctx, c, func(it *item) (item, int64) { return it.leasedTo(l.by, left) })
 	})
 }
 
-// reclaim replaces the claim and keeps the value.
-func (l *lease) reclaim(ctx context.Context, c *conn, kind claim, ttl int64, record []byte) (bool, error) {
+// reclaim replaces the item by what becomes of it under another claim.
+func (l *lease) reclaim(ctx context.Context, c *conn, become func(it *item) (next item, ttl int64)) (bool, error) {
 	it := item{cas: l.cas}
 	if l.over {
 		var err error
@@ -194,8 +198,8 @@ func (l *lease) reclaim(ctx context.Context, c *conn, kind claim, ttl int64, rec
 			return false, err
 		}
 	}
-	next, itemTTL := it.claimed(kind, ttl, l.token, record)
-	cas, err := l.swap(ctx, c, it.cas, &next, itemTTL, nil)
+	next, ttl := become(&it)
+	cas, err := l.swap(ctx, c, it.cas, &next, ttl, nil)
 	if err != nil || cas == 0 {
 		return false, err
 	}
@@ -204,13 +208,18 @@ func (l *lease) reclaim(ctx context.Context, c *conn, kind claim, ttl int64, rec
 	return true, nil
 }
 
-// Release implements store.Lease: one md, or, where the lease lies over a value, one
-// mg and one ms.
+// Release implements store.Lease: one md, or, where the lease lies over a value or a
+// record, which stay, one mg and one ms.
 func (l *lease) Release(ctx context.Context) (bool, error) {
 	return l.act(ctx, "release", func(c *conn) (bool, error) { return l.release(ctx, c) })
 }
 
-func (l *lease) release(ctx context.Context, c *conn) (ok bool, err error) {
+func (l *lease) release(ctx context.Context, c *conn) (bool, error) {
+	return l.leave(ctx, c, (*item).released)
+}
+
+// leave ends the lease and leaves what remains of the item.
+func (l *lease) leave(ctx context.Context, c *conn, remains func(it *item) (next item, ttl int64)) (ok bool, err error) {
 	if !l.over {
 		ok, err = l.remove(ctx, c, l.cas)
 	} else {
@@ -218,20 +227,15 @@ func (l *lease) release(ctx context.Context, c *conn) (ok bool, err error) {
 		if it, err = l.read(ctx, c); err != nil || it.cas == 0 {
 			return false, err
 		}
-		ok, err = l.settle(ctx, c, &it)
+		ok, err = l.settle(ctx, c, &it, remains)
 	}
 	l.done = ok
 	return ok, err
 }
 
-// releaseLate gives back what was granted to a caller who had left before he heard
-// of it: nobody else would. Where his token wins again he may be back already, if it
-// was his deadline that ended the first attempt; then the lease is his.
-func (l *lease) releaseLate(left context.Context) {
-	if errors.Is(left.Err(), context.DeadlineExceeded) && l.s.Features().KeepsToken {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lateTimeout)
-	defer cancel()
+// giveBack releases what was granted to a caller who had left. If he is back already,
+// he has moved the lease to his next try, and this one's is no more. Also after the
+// session has been closed.
+func (l *lease) giveBack(ctx context.Context) {
 	l.acts(ctx, "release", func(c *conn) (bool, error) { return l.release(ctx, c) }) // at worst it ends by itself
 }

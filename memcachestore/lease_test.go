@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -515,11 +516,12 @@ func TestGrantAfterTheDeadline(t *testing.T) {
 	old := envelope("old")
 	fast.set("stale", old)
 	for key, seen := range map[string][]byte{"absent": nil, "stale": mark(old)} {
-		req := store.Request{Token: store.NewToken(), TTL: long, Seen: seen}
+		req := store.Request{Token: store.NewToken(), Try: 1, TTL: long, Seen: seen}
 		release := p.holdAfter(replies, len(seen)/store.MarkBytes)
 		if _, err := slow.Acquire(soon(t), key, req); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("Acquire = %v, want an unavailable error", err)
 		}
+		req.Try = 2
 		again, err := fast.Acquire(fast.ctx, key, req)
 		if err != nil || again.State != store.Won {
 			t.Fatalf("Acquire with the same token = %v, %v, want won", again.State, err)
@@ -529,6 +531,121 @@ func TestGrantAfterTheDeadline(t *testing.T) {
 		fast.finds(key, seen, store.Held)
 		fast.fill(again.Lease, "fresh", true)
 	}
+}
+
+// As before, but nobody asks again: the grant that arrives after the deadline is given
+// back, and nobody waits for its end.
+func TestGrantForNobody(t *testing.T) {
+	p, slow, fast := proxied(t)
+	old := envelope("old")
+	fast.set("stale", old)
+	for key, seen := range map[string][]byte{"absent": nil, "stale": mark(old)} {
+		release := p.holdAfter(replies, len(seen)/store.MarkBytes)
+		_, err := slow.Acquire(soon(t), key, store.Request{Token: store.NewToken(), Try: 1, TTL: long, Seen: seen})
+		if !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("Acquire = %v, want an unavailable error", err)
+		}
+		fast.finds(key, seen, store.Held)
+		release()
+		fast.fill(fast.lapses(key, seen, long).Lease, "fresh", true)
+	}
+}
+
+// Try 1 is sent and does not arrive | its deadline passes, and its connection is given
+// up, or not | try 2 wins | the key is invalidated | try 1 arrives, and is granted a lease
+// | try 2 fills: what it has loaded is old. Where the connection lives, try 1's lease is
+// given back; else nobody knows of it, and it ends by itself.
+func TestLateTry(t *testing.T) {
+	for _, givenUp := range []bool{false, true} {
+		t.Run(fmt.Sprint("given up ", givenUp), func(t *testing.T) {
+			p, slow, fast := proxied(t)
+			token := store.NewToken()
+			release := p.hold(requests)
+			if _, err := slow.Acquire(soon(t), "k", store.Request{Token: token, Try: 1, TTL: long}); !errors.Is(err, store.ErrUnavailable) {
+				t.Fatalf("Acquire = %v, want an unavailable error", err)
+			}
+			p.awaitHeld(requests)
+			if givenUp {
+				slow.connection().fail(errStalled)
+			}
+			again, err := fast.Acquire(fast.ctx, "k", store.Request{Token: token, Try: 2, TTL: long})
+			if err != nil || again.State != store.Won {
+				t.Fatalf("try 2 = %v, %v, want won", again.State, err)
+			}
+			ok(t, fast.Invalidate(fast.ctx, "k"))
+			made := dialWire(t, shared.Get(t).Addr())
+			item, _, _ := itemKey(sha, fast.name, "k")
+			release()
+			if givenUp {
+				eventually(t, "try 1 arrives", func() bool { return strings.HasPrefix(made.say("me %s", item), "ME") })
+			} else {
+				ok(t, slow.Ping(slow.ctx)) // behind try 1
+			}
+			fast.fill(again.Lease, "late", false)
+			fast.absent("k")
+			if givenUp {
+				fast.finds("k", nil, store.Held)
+				return
+			}
+			fast.fill(fast.lapses("k", nil, long).Lease, "fresh", true)
+		})
+	}
+}
+
+// Try 2 takes the lease that try 1 has been granted, before or after it was renewed; a
+// try that comes late gets a lease that can do nothing, and disturbs nobody.
+func TestTriesOfOneFlight(t *testing.T) {
+	r := attach(t, open(t, shared.Get(t).Addr()))
+	if !r.Features().KeepsToken {
+		t.Skip("the server takes no CAS values of our choice, so a token does not win again")
+	}
+	old := envelope("old")
+	for _, over := range []string{"", old} {
+		for _, renewed := range []bool{false, true} {
+			key, seen := fmt.Sprint(len(over), renewed), []byte(nil)
+			if over != "" {
+				r.set(key, over)
+				seen = mark(over)
+			}
+			token := store.NewToken()
+			try := func(n uint32) store.Lease {
+				t.Helper()
+				a, err := r.Acquire(r.ctx, key, store.Request{Token: token, Try: n, TTL: long, Seen: seen})
+				if err != nil || a.State != store.Won || string(a.Item.Data) != over {
+					t.Fatalf("try %d = %v over %q, %v, want won", n, a.State, a.Item.Data, err)
+				}
+				return a.Lease
+			}
+			first := try(1)
+			if renewed {
+				_, err := first.Renew(r.ctx, long)
+				ok(t, err)
+			}
+			third := try(3)
+			second := try(2)
+			for name, lost := range map[string]store.Lease{"earlier": first, "late": second} {
+				for what, err := range map[string]error{
+					"fill": refused(lost.Fill(r.ctx, []byte("lost"), long)), "fail": refused(lost.Fail(r.ctx, []byte("down"), long)),
+					"renew": refused(lost.Renew(r.ctx, long)), "release": refused(lost.Release(r.ctx)),
+				} {
+					if err != nil {
+						t.Errorf("the %s try's %s: %v", name, what, err)
+					}
+				}
+			}
+			r.finds(key, seen, store.Held)
+			r.fill(third, "fresh", true)
+			r.holds(key, "fresh")
+		}
+	}
+}
+
+// refused is an error unless a lease's call was refused.
+func refused(ok bool, err error) error {
+	if err == nil && ok {
+		return errors.New("accepted")
+	}
+	return err
 }
 
 // The answer to a call of the lease is lost: what the holder does next finds out.

@@ -20,6 +20,7 @@ type node struct {
 	turn  atomic.Uint32
 	// known is what the last connection has learned, nil before the first.
 	known atomic.Pointer[life]
+	late  lateGrants
 }
 
 // slot holds one connection or the attempt to make one.
@@ -154,7 +155,7 @@ func (n *node) connect() (*conn, error) {
 	br := bufio.NewReaderSize(nc, 32<<10)
 	l, err := meet(nc, br)
 	if err != nil {
-		nc.Close()
+		hangUp(nc)
 		return nil, err
 	}
 	nc.SetDeadline(time.Time{})
@@ -174,7 +175,7 @@ func (n *node) dialNet(ctx context.Context) (net.Conn, error) {
 	}
 	tc := tls.Client(nc, config)
 	if err := tc.HandshakeContext(ctx); err != nil {
-		nc.Close()
+		hangUp(nc)
 		err = fmt.Errorf("TLS: %w", err)
 		if isTLSError(err) {
 			return nil, unfit{err}

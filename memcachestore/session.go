@@ -2,7 +2,6 @@ package memcachestore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -30,9 +29,6 @@ type place struct {
 // attempts bounds how often an operation starts over because somebody else has
 // changed the key between its reading and its writing.
 const attempts = 100
-
-// lateTimeout bounds the tidying up after callers who have left.
-const lateTimeout = 5 * time.Second
 
 // Features implements store.Session. KeepsToken and the limits depend on the servers,
 // and may change when one that was down is met for the first time.
@@ -124,9 +120,9 @@ func (p place) remove(ctx context.Context, c *conn, cas uint64) (bool, error) {
 	return false, r.unexpected()
 }
 
-// settle replaces an item that was read by its value without a claim, or by nothing.
-func (p place) settle(ctx context.Context, c *conn, it *item) (bool, error) {
-	next, ttl := it.plain()
+// settle replaces an item that was read by what remains of it, or by nothing.
+func (p place) settle(ctx context.Context, c *conn, it *item, remains func(it *item) (next item, ttl int64)) (bool, error) {
+	next, ttl := remains(it)
 	if ttl <= 0 {
 		return p.remove(ctx, c, it.cas)
 	}
@@ -154,8 +150,8 @@ func (s *session) Get(ctx context.Context, key string) (store.Item, error) {
 func (it *item) public() store.Item { return store.Item{Data: it.value, Found: it.valued} }
 
 // Acquire implements store.Session. On an absent key, and on a hit, it is one mg,
-// which takes the lease as it reads. A lease on a value that the caller has seen
-// takes a compare-and-swap more, with the value.
+// which takes the lease as it reads. A lease on a value that the caller has seen, or
+// on the record of a failure, takes a compare-and-swap more, with the value.
 func (s *session) Acquire(ctx context.Context, key string, req store.Request) (store.Answer, error) {
 	p, err := s.at("acquire", key)
 	if err != nil {
@@ -178,17 +174,17 @@ func (s *session) Acquire(ctx context.Context, key string, req store.Request) (s
 // acquire is one attempt. An answer without a state: the item has changed meanwhile.
 func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Request) (store.Answer, error) {
 	ttl := claimSeconds(req.TTL, shortestClaim)
-	l := &lease{s: s, place: p, token: req.Token, conn: c, turn: make(chan struct{}, 1)}
+	l := &lease{s: s, place: p, by: owner{req.Token, req.Try}, conn: c, turn: make(chan struct{}, 1)}
 	explicit := uint64(0)
 	if c.life.explicit {
-		explicit = tokenCAS(req.Token)
+		explicit = l.by.cas()
 	}
 	r, err := c.do(ctx,
 		func(b []byte, opaque uint32) []byte { return appendGet(b, p.item, ttl, explicit, opaque) },
 		func(r reply) {
 			if r.code == codeValue && r.won && len(r.value) == 0 {
 				l.cas = r.cas
-				l.releaseLate(ctx)
+				p.node.late.add(l)
 			}
 		})
 	it, err := p.decode(r, err)
@@ -201,28 +197,39 @@ func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Reque
 	if it.valued && !store.SameMark(req.Seen, it.value) {
 		return store.Answer{State: store.Hit, Item: it.public()}, nil
 	}
-	switch {
-	case it.claim == leased && len(r.value) == 0 && (r.won || explicit != 0 && it.cas == explicit),
-		it.claim == leased && explicit != 0 && it.token == req.Token && it.token != store.Token{}:
-		l.hold(&it)
-		return store.Answer{State: store.Won, Item: it.public(), Lease: l}, nil
-	case it.claim == leased:
-		return store.Answer{State: store.Held, Item: it.public(), Remaining: duration(it.claimLeft())}, nil
-	case it.claim == failed:
+	switch it.claim {
+	case leased:
+		switch l.by.standing(&it, r.won, explicit != 0) {
+		case others:
+			return store.Answer{State: store.Held, Item: it.public(), Remaining: duration(it.claimLeft())}, nil
+		case mine:
+			l.hold(&it)
+			return l.won(&it), nil
+		case later:
+			l.done = true // the lease is the later one's: this one can do nothing
+			return l.won(&it), nil
+		}
+	case failed:
 		return store.Answer{State: store.Failed, Item: it.public(), Failure: it.record, Remaining: duration(it.claimLeft())}, nil
 	}
 	return s.claim(ctx, c, l, &it, ttl)
 }
 
-// claim takes the lease of an item that is there: of a value that was seen, or of
-// what is left of another key.
+// won is the answer of who has the lease of an item.
+func (l *lease) won(it *item) store.Answer {
+	return store.Answer{State: store.Won, Item: it.public(), Failure: it.record, Lease: l}
+}
+
+// claim takes the lease of an item that is there: of a value that was seen, of the
+// record of a failure, of the flight's own earlier try, or of what is left of another
+// key.
 func (s *session) claim(ctx context.Context, c *conn, l *lease, it *item, ttl int64) (store.Answer, error) {
-	next, itemTTL := it.claimed(leased, ttl, l.token, nil)
+	next, itemTTL := it.leasedTo(l.by, ttl)
 	cas, err := l.swap(ctx, c, it.cas, &next, itemTTL, func(r reply) {
 		if r.code == codeDone {
 			next.cas = r.cas
 			l.hold(&next)
-			l.releaseLate(ctx)
+			l.node.late.add(l)
 		}
 	})
 	if err != nil || cas == 0 {
@@ -230,11 +237,8 @@ func (s *session) claim(ctx context.Context, c *conn, l *lease, it *item, ttl in
 	}
 	next.cas = cas
 	l.hold(&next)
-	return store.Answer{State: store.Won, Item: it.public(), Lease: l}, nil
+	return l.won(it), nil
 }
-
-// tokenCAS is the CAS of a lease on an absent key, where clients may choose it.
-func tokenCAS(t store.Token) uint64 { return binary.BigEndian.Uint64(t[:]) | 1 }
 
 // Set implements store.Session: one ms, or, where data has a row version, which may
 // be older than what is there, one mg and one ms.
@@ -282,9 +286,9 @@ func older(data []byte, stored uint64) bool {
 func (p place) set(ctx context.Context, c *conn, it *item, data []byte, ttl int64) (stored, done bool, err error) {
 	switch {
 	case it.valued && older(data, store.RowVersionOf(it.value)):
-		done = it.claim == unclaimed
+		done = !it.timed()
 		if !done {
-			done, err = p.settle(ctx, c, it)
+			done, err = p.settle(ctx, c, it, (*item).plain)
 		}
 		return false, done, err
 	case ttl <= 0 && it.cas == 0:
@@ -351,11 +355,11 @@ func (p place) expire(ctx context.Context, c *conn, it *item, now time.Time) (do
 	if !it.valued || !ok {
 		return p.remove(ctx, c, it.cas)
 	}
-	if it.claim == unclaimed && &data[0] == &it.value[0] {
+	if !it.timed() && &data[0] == &it.value[0] {
 		return true, nil // nothing to change, nothing to void
 	}
 	it.value = data
-	return p.settle(ctx, c, it)
+	return p.settle(ctx, c, it, (*item).plain)
 }
 
 // each does something for each key, for several at a time, and returns the first

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -137,8 +138,12 @@ func FuzzReadReply(f *testing.F) {
 }
 
 func FuzzDecodeItem(f *testing.F) {
-	next, _ := (&item{valued: true, value: []byte("v"), left: 600}).claimed(leased, 30, store.Token{1}, []byte("record"))
+	failure, _ := (&item{valued: true, value: []byte("v"), left: 600}).failedFor(30, []byte("record"))
+	f.Add(failure.encode("key"), "key", int64(595), uint32(frameFlags))
+	next, _ := failure.leasedTo(owner{store.Token{1}, 7}, 30)
 	f.Add(next.encode("key"), "key", int64(500), uint32(frameFlags))
+	after, _ := failure.released()
+	f.Add(after.encode("key"), "key", int64(590), uint32(frameFlags))
 	f.Add((&item{valued: true}).encode(""), "", int64(1), uint32(frameFlags))
 	f.Add([]byte("1m\x01\x31\x00\x00"), "", int64(-1), uint32(frameFlags))
 	f.Add([]byte("stranger"), "", int64(5), uint32(0))
@@ -147,17 +152,36 @@ func FuzzDecodeItem(f *testing.F) {
 			left = forever
 		}
 		it := decodeItem(reply{code: codeValue, cas: 1, left: left % (1 << 31), value: data, flags: flags}, kept)
-		if it.valueLeft() < 0 || it.claim != unclaimed && it.claimLeft() <= 0 || it.valued && it.valueLeft() == 0 {
-			t.Fatalf("%q: %+v lasts %d, its claim %d", data, it, it.valueLeft(), it.claimLeft())
+		if it.valued != (it.valueLeft() > 0) || (it.claim != unclaimed) != (it.claimLeft() > 0) || it.recorded != (it.recordLeft() > 0) {
+			t.Fatalf("%q: %+v lasts %d, its claim %d, its record %d", data, it, it.valueLeft(), it.claimLeft(), it.recordLeft())
 		}
-		for _, kind := range []claim{leased, failed} {
-			next, ttl := it.claimed(kind, 7, store.Token{9}, []byte("r"))
-			if ttl < 7 || ttl > longestRelative {
-				t.Fatalf("a claim of 7 s on %+v lasts %d s", it, ttl)
+		if len(kept) > math.MaxUint16 {
+			return
+		}
+		lease, failure, rest := it, it, it
+		lease.claim, lease.by = leased, owner{store.Token{9}, math.MaxUint32}
+		failure.claim, failure.recorded, failure.record = failed, true, []byte("r")
+		rest.claim = unclaimed
+		for _, c := range []struct {
+			want        item
+			claim, memo int64
+			become      func() (item, int64)
+		}{
+			{lease, 7, it.recordLeft(), func() (item, int64) { return it.leasedTo(lease.by, 7) }},
+			{failure, 7, 14, func() (item, int64) { return it.failedFor(7, failure.record) }},
+			{rest, 0, it.recordLeft(), it.released},
+		} {
+			next, ttl := c.become()
+			if (ttl == 0) != (!c.want.valued && c.claim == 0 && c.memo == 0) || next.timed() && ttl > longestRelative {
+				t.Fatalf("%+v from %+v lasts %d s", next, it, ttl)
+			}
+			if ttl == 0 {
+				continue
 			}
 			back := decodeItem(reply{code: codeValue, cas: 1, left: ttl, value: next.encode(kept), flags: frameFlags}, kept)
-			if len(kept) <= math.MaxUint16 && (back.claim != kind || back.claimLeft() != 7 || back.valued != it.valued || !bytes.Equal(back.value, it.value)) {
-				t.Fatalf("%+v claimed is %+v", it, back)
+			if back.claim != c.want.claim || back.claimLeft() != c.claim || back.recordLeft() != c.memo || !bytes.Equal(back.record, c.want.record) ||
+				back.valueLeft() != it.valueLeft() || !bytes.Equal(back.value, it.value) || back.claim == leased && back.by != lease.by {
+				t.Fatalf("%+v became %+v with %d s, want %+v with %d s of the claim and %d s of the record", it, back, ttl, c.want, c.claim, c.memo)
 			}
 		}
 	})
@@ -182,7 +206,7 @@ func TestItemEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			it := item{valued: c.valueLeft > 0, value: []byte("v"), left: c.valueLeft}
-			next, ttl := it.claimed(leased, c.lease, store.Token{1}, nil)
+			next, ttl := it.leasedTo(owner{store.Token{1}, 1}, c.lease)
 			if ttl != c.ttl {
 				t.Errorf("the item lasts %d s, want %d", ttl, c.ttl)
 			}
@@ -190,18 +214,104 @@ func TestItemEnds(t *testing.T) {
 			if got := after.valueLeft(); got != c.valueAt3 || after.valued != (got > 0) {
 				t.Errorf("3 s later the value lasts %d s more (valued: %v), want %d", got, after.valued, c.valueAt3)
 			}
-			claimLeft := int64(0)
-			if after.claim == leased {
-				claimLeft = after.claimLeft()
-			}
-			if claimLeft != c.claimAt3 {
-				t.Errorf("3 s later the lease lasts %d s more, want %d", claimLeft, c.claimAt3)
+			if got := after.claimLeft(); got != c.claimAt3 || (after.claim == leased) != (got > 0) {
+				t.Errorf("3 s later the lease (%v) lasts %d s more, want %d", after.claim, got, c.claimAt3)
 			}
 			plain, ttl := after.plain()
 			if ttl != c.valueAt3 || plain.claim != unclaimed {
 				t.Errorf("released, it lasts %d s, want %d", ttl, c.valueAt3)
 			}
 		})
+	}
+}
+
+// The life of a failure, second by second: as long as it counts it is told to everybody,
+// for as long again to who tries next, whatever the value's life, and whether a lease
+// was taken and lost or given back meanwhile.
+func TestFailureEnds(t *testing.T) {
+	for _, value := range []int64{0, 7, 30, 600, longestRelative + 1, forever} {
+		for _, between := range []string{"nothing", "lease", "released lease"} {
+			t.Run(fmt.Sprint(value, " ", between), func(t *testing.T) {
+				it := item{valued: value > 0, value: []byte("v"), left: value}
+				next, ttl := it.failedFor(10, []byte("down"))
+				for second := int64(0); second < 25; second++ {
+					if second == 12 && between != "nothing" {
+						now := decodeItem(reply{code: codeValue, cas: 1, left: ttl - second, value: next.encode(""), flags: frameFlags}, "")
+						next, ttl = now.leasedTo(owner{store.Token{1}, 1}, 2)
+						ttl += second
+						if between == "released lease" {
+							next, ttl = next.released()
+							ttl += second
+						}
+					}
+					it := decodeItem(reply{code: codeValue, cas: 1, left: ttl - second, value: next.encode(""), flags: frameFlags}, "")
+					if ttl <= second {
+						it = item{} // the server has dropped it
+					}
+					if want := second < 10; (it.claim == failed) != want {
+						t.Errorf("after %d s it counts: %v, want %v", second, it.claim == failed, want)
+					}
+					if want := second < 20; it.recorded != want || want && string(it.record) != "down" {
+						t.Errorf("after %d s the record is %q, want it: %v", second, it.record, want)
+					}
+					if want := second < value; it.valued != want {
+						t.Errorf("after %d s there is a value: %v, want %v", second, it.valued, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// An item of ours that never ends is not ours: a stranger has touched it. Its lease and
+// its failure must not hold up the key for ever.
+func TestClaimOnAnEndlessItem(t *testing.T) {
+	it := item{valued: true, value: []byte("v"), left: 600}
+	lease, _ := it.leasedTo(owner{store.Token{1}, 1}, 30)
+	failure, _ := it.failedFor(30, []byte("down"))
+	for _, r := range []reply{
+		{code: codeValue, cas: 1, left: forever, value: lease.encode(""), flags: frameFlags},
+		{code: codeValue, cas: 1, left: forever, value: failure.encode(""), flags: frameFlags},
+		{code: codeValue, cas: 1, left: forever, already: true},
+	} {
+		got := decodeItem(r, "")
+		if got.claim != unclaimed || got.recorded || got.valued != (len(r.value) > 0) {
+			t.Errorf("%+v is %+v", r, got)
+		}
+	}
+}
+
+// Each attempt has a CAS of its own, which tells it from the flight's others and from
+// those of other flights.
+func TestTriesByCAS(t *testing.T) {
+	none, all := store.Token{}, store.Token{}
+	for i := range all {
+		all[i] = 0xff
+	}
+	for _, token := range []store.Token{none, all, store.NewToken(), store.NewToken()} {
+		seen := map[uint64]bool{0: true} // 0 is no CAS
+		for _, try := range []uint32{0, 1, 2, 255, 256, 1 << 16, math.MaxInt32, math.MaxUint32} {
+			cas := owner{token, try}.cas()
+			if seen[cas] {
+				t.Errorf("%v: try %d has the CAS %d again", token, try, cas)
+			}
+			seen[cas] = true
+			stub := item{cas: cas, claim: leased, stub: true}
+			for as, want := range map[uint32]standing{0: later, try: mine, math.MaxUint32: earlier} {
+				if as == try {
+					want = mine
+				}
+				if got := (owner{token, as}).standing(&stub, false, true); got != want {
+					t.Errorf("%v: try %d finds the lease of try %d: %d, want %d", token, as, try, got, want)
+				}
+			}
+			if got := (owner{store.NewToken(), try}).standing(&stub, false, true); got != others {
+				t.Errorf("%v: another flight takes the lease of try %d for its own", token, try)
+			}
+			if got := (owner{token, try}).standing(&stub, false, false); got != others {
+				t.Errorf("%v: on a server that counts its CAS values itself, one is taken for a token's", token)
+			}
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ type boardRig struct {
 }
 
 func newBoardRig() *boardRig {
-	r := &boardRig{s: newStore(1)}
+	r := &boardRig{s: newStore(1, options{})}
 	enlist := func(heard *atomic.Int32) *session {
 		sess := &session{store: r.s, name: "n", prefix: sessionPrefix("n"),
 			events: store.Events{Changed: func(string) { heard.Add(1) }}}

@@ -45,22 +45,34 @@
 // when the server has lost them) on two keys of one slot. A user with these rights will
 // do:
 //
-//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +client|tracking
+//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +client|tracking
 //
 // Without +client|tracking it works without pushes, if the client has DisableCache set
-// where it is yours. The client also says its name to Redis 7.2 and later (+client|setinfo);
+// where it is yours. Without +info every lost connection counts as a failover. [Confirm]
+// needs +wait as well. The client also says its name to Redis 7.2 and later (+client|setinfo);
 // a refusal of that does no harm.
 //
-// The server must be the primary. A server that may lose writes in a failover may lose
-// an invalidation with it.
+// The server must be the primary.
+//
+// # Failover
+//
+// A replica that takes the primary's place, or a server that is restarted with what it had
+// saved, may lack the last writes, an invalidation for one. The store notices by the
+// server's run id and replication id, and tells its caches (store.Events.Replaced) before
+// the first operation goes to that server; they send their last invalidations again. It
+// does so on a single server, with sentinels and on a cluster; on a cluster client of
+// yours it is up to 250 ms late, and a second more while a node hangs.
+//
+// Who wants to know that an invalidation will survive takes [Confirm].
 //
 // # What it puts there
 //
 // Under the name n and the key k:
 //
 //	of:{n:k}      the value, an envelope (docs/format.md), with the TTL that the cache gives
-//	of:{n:k}:l    while k is being loaded: the lease, "t" and the token; after a failed load,
-//	              for ErrorTTL: "f" and the record
+//	of:{n:k}:l    while k is being loaded: the lease, "t", the token and the number of the
+//	              attempt; after a failed load: "f", a time and the record, for two ErrorTTLs,
+//	              of which the first one blocks
 //
 // A key of another type or form in these places is overwritten by the next load.
 //

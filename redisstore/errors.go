@@ -16,6 +16,11 @@ var (
 	errStoreClosed   = errors.New("the store is closed")
 )
 
+// misuse is an error of the program's, which no server can do anything about.
+type misuse string
+
+func (m misuse) Error() string { return string(m) }
+
 // passing are the refusals that say "not now" rather than "not this": the server
 // loads its data, has lost its primary, or is none any more.
 var passing = []string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN"}
@@ -39,6 +44,10 @@ func (s *Store) failure(op string, err error) error {
 // says nothing about the server.
 func unavailable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errSessionClosed) || errors.Is(err, errStoreClosed) {
+		return false
+	}
+	var wrong misuse
+	if errors.As(err, &wrong) || errors.Is(err, store.ErrNotReplicated) { // the write was answered
 		return false
 	}
 	if refusal, ok := asRefusal(err); ok {

@@ -45,13 +45,13 @@ func (g *guard) do(ctx context.Context, c *conn, cmd rueidis.Completed) rueidis.
 	}
 	if g.direct(c) {
 		result := c.Do(ctx, cmd)
-		g.leave(result.NonRedisError())
+		g.leave(ctx, c, result.NonRedisError())
 		return result
 	}
 	out := make(chan rueidis.RedisResult, 1)
 	go func() {
 		result := c.Do(ctx, cmd)
-		g.leave(result.NonRedisError())
+		g.leave(ctx, c, result.NonRedisError())
 		out <- result
 	}()
 	select {
@@ -69,13 +69,13 @@ func (g *guard) doMulti(ctx context.Context, c *conn, cmds []rueidis.Completed) 
 	}
 	if g.direct(c) {
 		results := c.DoMulti(ctx, cmds...)
-		g.leave(firstFailure(results))
+		g.leave(ctx, c, firstFailure(results))
 		return results
 	}
 	out := make(chan []rueidis.RedisResult, 1)
 	go func() {
 		results := c.DoMulti(ctx, cmds...)
-		g.leave(firstFailure(results))
+		g.leave(ctx, c, firstFailure(results))
 		out <- results
 	}()
 	select {
@@ -105,7 +105,10 @@ func (g *guard) direct(c *conn) bool { return !c.borrowed && !g.suspect.Load() }
 // leave notes how a command ended and gives its place back, in this order: who gets
 // the place must know that the ring may not have one. An unchanged flag is not
 // written, since every command comes by here.
-func (g *guard) leave(failure error) {
+func (g *guard) leave(ctx context.Context, c *conn, failure error) {
+	if c.failed != nil && failure != nil && ctx.Err() == nil {
+		c.failed()
+	}
 	if suspect := failure != nil; g.suspect.Load() != suspect {
 		g.suspect.Store(suspect)
 	}

@@ -12,6 +12,9 @@ const (
 	keyPrefix   = "of:{"
 	keySuffix   = "}"
 	leaseSuffix = ":l"
+	// confirmSuffix makes the key that Confirm writes, in the value's slot; there is
+	// never anything there when the script is over.
+	confirmSuffix = ":w"
 )
 
 // valueKey builds the value's key from a session's prefix "of:{name:".

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"encoding/binary"
 	"strconv"
 	"time"
 
@@ -18,9 +19,13 @@ var (
 	envelopeBegin = string((&store.Envelope{Kind: store.KindValue}).Encode()[:3])
 )
 
-// claim is what lies in the lease's key while somebody loads. A failure record lies
-// there with an 'f' before it, so the two are told apart whatever the record is.
-func claim(token store.Token) string { return "t" + string(token[:]) }
+// claim is what the lease's key begins with while somebody loads; acquire.lua says
+// what may follow. A failure record lies there with an 'f' before it, so the two are
+// told apart whatever the record is.
+func claim(req store.Request) string {
+	b := append([]byte{'t'}, req.Token[:]...)
+	return string(binary.BigEndian.AppendUint32(b, req.Try))
+}
 
 // lease implements store.Lease.
 type lease struct {
@@ -51,7 +56,7 @@ func (l *lease) Fill(ctx context.Context, data []byte, ttl time.Duration) (bool,
 
 // Fail implements store.Lease: one script.
 func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (bool, error) {
-	return l.run(ctx, "fail", failScript, string(record), millisOrGone(ttl))
+	return l.run(ctx, "fail", failScript, string(record), millisOrGone(ttl), millisTwice(ttl))
 }
 
 // Renew implements store.Lease: one script.
@@ -59,7 +64,8 @@ func (l *lease) Renew(ctx context.Context, ttl time.Duration) (bool, error) {
 	return l.run(ctx, "renew", renewScript, millis(ttl))
 }
 
-// Release implements store.Lease: one script.
+// Release implements store.Lease: one script. The record of a failure that was
+// remembered when the lease was won is remembered again, for what was left of it then.
 func (l *lease) Release(ctx context.Context) (bool, error) {
 	return l.run(ctx, "release", releaseScript)
 }

@@ -15,10 +15,18 @@ import (
 // over one connection of it.
 type conn struct {
 	rueidis.CommandClient
+	// client is whose connections they are: the store's own client or the user's.
+	client rueidis.Client
 	// push: the connection is tracked, and the store hears its pushes.
 	push bool
-	// borrowed: the connections are those of the user's client, with its options.
+	// borrowed: what rueidis does on it depends on the options of the user's client.
 	borrowed bool
+	// watch looks now and then who is behind the connections of a cluster client of the
+	// user's, and is nil for others.
+	watch *lookout
+	// failed is told of every command that ended without an answer before its context did,
+	// and may be nil.
+	failed func()
 	// shut ends the connection if it is the store's own, and may be nil.
 	shut func()
 }

@@ -82,10 +82,11 @@ type rig struct {
 	ctx  context.Context
 	name string
 
-	mu      sync.Mutex
-	heard   map[string]int
-	losses  int
-	changed chan struct{} // closed and replaced at every event
+	mu       sync.Mutex
+	heard    map[string]int
+	losses   int
+	replaced int
+	changed  chan struct{} // closed and replaced at every event
 }
 
 func attach(t testing.TB, s *Store, name string) *rig {
@@ -95,8 +96,9 @@ func attach(t testing.TB, s *Store, name string) *rig {
 	t.Cleanup(cancel)
 	r.ctx = ctx
 	sess, err := s.Attach(ctx, store.Config{Name: name, Events: store.Events{
-		Changed: func(key string) { r.event(func() { r.heard[key]++ }) },
-		Lost:    func() { r.event(func() { r.losses++ }) },
+		Changed:  func(key string) { r.event(func() { r.heard[key]++ }) },
+		Lost:     func() { r.event(func() { r.losses++ }) },
+		Replaced: func() { r.event(func() { r.replaced++ }) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +148,12 @@ func (r *rig) changes(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.heard[key]
+}
+
+func (r *rig) replacements() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.replaced
 }
 
 // must fails the test on an error.

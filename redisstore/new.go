@@ -2,10 +2,10 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,24 +16,29 @@ import (
 //
 // On a single server or with sentinels the store takes one connection of the
 // client's pool for itself and has it tracked, so pushes work whatever the client's
-// own tracking is. With a cluster client it does without pushes: use [Open] there.
+// own tracking is. With a cluster client it does without pushes, and hears of a
+// failover up to a quarter of a second late: use [Open] there.
 func New(client rueidis.Client, opts ...Option) *Store {
-	o := apply(opts)
-	s := newStore(defaultPlaces)
+	o, err := apply(opts)
+	s := newStore(defaultPlaces, o)
 	if client == nil {
-		s.link = &link{addr: func() string { return "no address" }, dial: func() (*conn, error) { return nil, errNoClient }}
+		err = errNoClient
+	}
+	if err != nil {
+		s.link = &link{addr: func() string { return "no address" }, dial: func() (*conn, error) { return nil, err }}
 		return s
 	}
-	dial := func() (*conn, error) { return &conn{CommandClient: client, borrowed: true}, nil }
-	if !o.noTracking && client.Mode() != rueidis.ClientModeCluster {
-		dial = func() (*conn, error) { return s.dedicate(client) }
+	dial := func() (*conn, error) { return s.dedicate(client, !o.noTracking) }
+	if client.Mode() == rueidis.ClientModeCluster {
+		dial = func() (*conn, error) { return s.borrow(client), nil }
 	}
 	s.link = &link{addr: func() string { return nodes(client) }, dial: dial}
 	return s
 }
 
-// errNoClient is what Attach says: New has no error to return.
-var errNoClient = errors.New("redisstore.New was given a nil client")
+// errNoClient is what Attach says, as with options that are wrong: New has no error to
+// return.
+const errNoClient = misuse("redisstore.New was given a nil client")
 
 func nodes(client rueidis.Client) string {
 	var addrs []string
@@ -47,31 +52,65 @@ func nodes(client rueidis.Client) string {
 // setupTimeout bounds the few commands that make a connection a tracked one.
 const setupTimeout = 5 * time.Second
 
-// dedicate takes a connection from the client's pool and has it tracked. All
-// commands of the store go over it: a connection that rueidis hands out pipelines
-// concurrent commands like any other of its connections.
-//
-// If the server cannot track, the commands go to the client itself.
-func (s *Store) dedicate(client rueidis.Client) (*conn, error) {
+// dedicate takes a connection from the client's pool and has it tracked if that is
+// wanted and the server can. All commands of the store go over it: a connection that
+// rueidis hands out pipelines concurrent commands like any other of its connections. It
+// is never made again unseen, so a server that has been replaced is known before an
+// operation gets hold of the connection to it.
+func (s *Store) dedicate(client rueidis.Client, tracked bool) (*conn, error) {
 	moved := moves(client) // before the connection is taken
 	wire, cancel := client.Dedicate()
 	ctx, done := context.WithTimeout(context.Background(), setupTimeout)
 	defer done()
-	hello, err := wire.Do(ctx, wire.B().Arbitrary("HELLO").Build()).AsMap()
+	three, err := speaks3(ctx, wire)
 	if err != nil {
-		if _, refused := asRefusal(err); refused {
-			cancel()
-			return &conn{CommandClient: client, borrowed: true}, nil
-		}
 		wire.Close()
 		return nil, err
 	}
-	if proto := hello["proto"]; !atLeast3(proto) {
-		cancel()
-		return &conn{CommandClient: client, borrowed: true}, nil // RESP2 has no pushes
-	}
-	c := &conn{CommandClient: wire, push: true, shut: wire.Close}
+	c := &conn{CommandClient: wire, client: client, push: tracked && three}
 	var ended <-chan error
+	if three {
+		ended = s.hearEnd(c, wire, tracked)
+	} else {
+		ended = s.seeEnd(c)
+	}
+	if c.push {
+		err := track(ctx, wire)
+		if _, refused := asRefusal(err); refused {
+			cancel()
+			return s.dedicate(client, false)
+		}
+		if err != nil {
+			wire.Close()
+			return nil, err
+		}
+	}
+	id, err := askIdentity(ctx, wire)
+	if err == nil {
+		err = s.roster.admit(s.link.addr(), id)
+	}
+	if err != nil {
+		wire.Close()
+		return nil, err
+	}
+	go s.attend(c, wire, ended, moved)
+	return c, nil
+}
+
+// speaks3 says whether a connection speaks RESP3, which has pushes.
+func speaks3(ctx context.Context, wire rueidis.DedicatedClient) (bool, error) {
+	hello, err := wire.Do(ctx, wire.B().Arbitrary("HELLO").Build()).AsMap()
+	if _, refused := asRefusal(err); refused {
+		return false, nil // a test double, or an old server
+	}
+	proto := hello["proto"]
+	n, _ := proto.AsInt64()
+	return n >= 3, err
+}
+
+// hearEnd makes rueidis tell of pushes and of the connection's end.
+func (s *Store) hearEnd(c *conn, wire rueidis.DedicatedClient, tracked bool) (ended <-chan error) {
+	c.shut = wire.Close
 	known := make(chan struct{}) // closed when ended is set
 	ended = wire.SetOnInvalidations(func(keys []rueidis.RedisMessage) {
 		if keys == nil {
@@ -84,27 +123,51 @@ func (s *Store) dedicate(client rueidis.Client) (*conn, error) {
 			default:
 			}
 		}
-		s.pushed(keys)
+		if tracked {
+			s.pushed(keys)
+		}
 	})
 	close(known)
-	for _, args := range [][]string{{"OFF"}, append([]string{"ON"}, trackingOptions...)} {
-		err := wire.Do(ctx, wire.B().Arbitrary("CLIENT", "TRACKING").Args(args...).Build()).Error()
-		if _, refused := asRefusal(err); refused {
-			cancel()
-			return &conn{CommandClient: client, borrowed: true}, nil
-		}
-		if err != nil {
-			wire.Close()
-			return nil, fmt.Errorf("CLIENT TRACKING: %w", err)
-		}
-	}
-	go s.attend(c, wire, ended, moved)
-	return c, nil
+	return ended
 }
 
-func atLeast3(proto rueidis.RedisMessage) bool {
-	n, err := proto.AsInt64()
-	return err == nil && n >= 3
+// seeEnd is for RESP2, where nobody tells: the connection has ended when a command fails
+// on it. Nor does rueidis heed cancellation there, as little as on borrowed connections.
+func (s *Store) seeEnd(c *conn) (ended <-chan error) {
+	gone := make(chan error)
+	c.borrowed = true
+	c.shut = sync.OnceFunc(func() { close(gone) })
+	c.failed = func() {
+		s.link.drop(c)
+		c.shut()
+	}
+	return gone
+}
+
+func track(ctx context.Context, wire rueidis.DedicatedClient) error {
+	for _, args := range [][]string{{"OFF"}, append([]string{"ON"}, trackingOptions...)} {
+		if err := wire.Do(ctx, wire.B().Arbitrary("CLIENT", "TRACKING").Args(args...).Build()).Error(); err != nil {
+			return fmt.Errorf("CLIENT TRACKING: %w", err)
+		}
+	}
+	return nil
+}
+
+// askIdentity asks a client's server who it is. A refusal is an identity that is not
+// known.
+func askIdentity(ctx context.Context, client rueidis.CommandClient) (identity, error) {
+	info := make([]string, 2)
+	for i, section := range []string{"server", "replication"} {
+		text, err := client.Do(ctx, client.B().Arbitrary("INFO", section).Build()).ToString()
+		if _, refused := asRefusal(err); refused {
+			return identity{}, nil
+		}
+		if err != nil {
+			return identity{}, fmt.Errorf("INFO %s: %w", section, err)
+		}
+		info[i] = text
+	}
+	return readIdentity(info[0], info[1]), nil
 }
 
 // attend waits for the end of a dedicated connection, lets the next operation make
@@ -120,7 +183,9 @@ func (s *Store) attend(c *conn, wire rueidis.DedicatedClient, ended <-chan error
 		}
 	}
 	s.link.drop(c)
-	s.lost()
+	if c.push {
+		s.lost()
+	}
 	wire.Close()
 }
 

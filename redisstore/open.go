@@ -1,11 +1,8 @@
 package redisstore
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	neturl "net/url"
 	"strings"
 
@@ -15,19 +12,22 @@ import (
 // Option changes how a [Store] is made.
 type Option func(*options)
 
-type options struct{ noTracking bool }
+type options struct {
+	noTracking bool
+	confirm    *confirmation
+}
 
 // NoTracking makes the store do without pushes, as if the server had none: caches
 // hear of the changes of others when their local entries end, and waiters poll. It
 // saves the server the tracking table.
 func NoTracking() Option { return func(o *options) { o.noTracking = true } }
 
-func apply(opts []Option) options {
+func apply(opts []Option) (options, error) {
 	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
-	return o
+	return o, o.confirm.check()
 }
 
 // Open makes a store with a client of its own for the server at url:
@@ -87,8 +87,11 @@ func OpenOption(option rueidis.ClientOption, opts ...Option) (*Store, error) {
 	if err := checkOption(&option); err != nil {
 		return nil, fmt.Errorf("redisstore: open: %w", err)
 	}
-	o := apply(opts)
-	s := newStore(placesFor(option.RingScaleEachConn))
+	o, err := apply(opts)
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: open: %w", err)
+	}
+	s := newStore(placesFor(option.RingScaleEachConn), o)
 	addr := strings.Join(option.InitAddress, ",")
 	tracked := !o.noTracking && !option.DisableCache && !option.AlwaysRESP2
 	s.link = &link{
@@ -137,7 +140,7 @@ func (s *Store) connect(option rueidis.ClientOption, tracked bool) (*conn, error
 	}
 	client, err := rueidis.NewClient(option)
 	if err == nil {
-		return &conn{CommandClient: client, push: tracked, shut: client.Close}, nil
+		return &conn{CommandClient: client, client: client, push: tracked, shut: client.Close}, nil
 	}
 	if client != nil {
 		client.Close()
@@ -146,21 +149,4 @@ func (s *Store) connect(option rueidis.ClientOption, tracked bool) (*conn, error
 		return s.connect(option, false)
 	}
 	return nil, err
-}
-
-// watchedDial makes commands careful as soon as one of them dials: see guard.
-func (s *Store) watchedDial(option *rueidis.ClientOption) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-	ctxDial, oldDial := option.DialCtxFn, option.DialFn
-	return func(ctx context.Context, dst string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
-		s.guard.suspect.Store(true)
-		switch {
-		case ctxDial != nil:
-			return ctxDial(ctx, dst, dialer, config)
-		case oldDial != nil:
-			return oldDial(dst, dialer, config)
-		case config != nil:
-			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", dst)
-		}
-		return dialer.DialContext(ctx, "tcp", dst)
-	}
 }

@@ -28,6 +28,8 @@ var (
 	invalidateLua string
 	//go:embed scripts/expire.lua
 	expireLua string
+	//go:embed scripts/confirm.lua
+	confirmLua string
 )
 
 var (
@@ -39,6 +41,7 @@ var (
 	setScript        = newScript(setLua)
 	invalidateScript = newScript(invalidateLua)
 	expireScript     = newScript(expireLua)
+	confirmScript    = newScript(confirmLua)
 	// probeScript finds out at Attach whether scripts may be run and our keys be
 	// read by them. It changes nothing.
 	probeScript = newScript("redis.pcall('GET', KEYS[1])\nreturn 1\n")

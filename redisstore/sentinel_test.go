@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,9 @@ func TestSentinelFailover(t *testing.T) {
 				}
 				return nil
 			})
+			if a.replacements() == 0 {
+				t.Error("answered by the new primary before the session was told of it")
+			}
 			if !v.push {
 				return
 			}
@@ -102,5 +106,27 @@ func TestSentinelFailover(t *testing.T) {
 			}
 			a.awaitChanged("k", before+1)
 		})
+	}
+}
+
+// The primary's password is for the primary: a sentinel, which has none or another one,
+// is asked nothing before rueidis talks to it.
+func TestSentinelIsNotToldThePassword(t *testing.T) {
+	heard := make(chan string, 100)
+	sentinel := fakeServer(t, func(c net.Conn) {
+		buf := make([]byte, 1<<12)
+		n, _ := c.Read(buf)
+		heard <- string(buf[:n])
+		c.Close()
+	})
+	s := must(OpenOption(rueidis.ClientOption{InitAddress: []string{sentinel}, Password: "secret",
+		Sentinel: rueidis.SentinelOption{MasterSet: "main"}}))(t)
+	t.Cleanup(func() { s.Close() })
+	if _, err := s.Attach(t.Context(), store.Config{Name: "n"}); err == nil {
+		t.Error("no error")
+	}
+	got := <-heard
+	if strings.Contains(got, "secret") || !strings.Contains(got, "HELLO") {
+		t.Errorf("a sentinel was sent %q first", got)
 	}
 }

@@ -50,11 +50,17 @@ func (s *session) Features() store.Features {
 	}
 }
 
+func (s *session) replaced() {
+	if s.events.Replaced != nil && !s.closed.Load() {
+		s.events.Replaced()
+	}
+}
+
 func (s *session) conn(ctx context.Context) (*conn, error) {
 	if s.closed.Load() {
 		return nil, errSessionClosed
 	}
-	return s.store.link.get(ctx)
+	return s.store.conn(ctx)
 }
 
 // Get implements store.Session: one GET.
@@ -104,7 +110,7 @@ func (s *session) Acquire(ctx context.Context, key string, req store.Request) (s
 }
 
 func (s *session) acquire(ctx context.Context, c *conn, key, value string, req store.Request) (store.Answer, error) {
-	l := &lease{session: s, key: key, value: value, lease: leaseKey(value), claim: claim(req.Token)}
+	l := &lease{session: s, key: key, value: value, lease: leaseKey(value), claim: claim(req)}
 	seen := ""
 	if req.Seen != nil {
 		seen = "=" + string(req.Seen)
@@ -141,7 +147,9 @@ func readAnswer(reply []rueidis.RedisMessage, l *lease) (store.Answer, error) {
 		answer.Item.Found = true
 		answer.Item.Data, err = field(1).AsBytes()
 	case store.Won:
-		answer.Lease = l
+		if answer.Lease = l; len(reply) > 1 {
+			answer.Failure, err = field(1).AsBytes()
+		}
 	case store.Held:
 		answer.Remaining, err = remaining(field(1))
 	case store.Failed:
@@ -170,11 +178,15 @@ func (s *session) Set(ctx context.Context, key string, data []byte, ttl time.Dur
 		return false, s.store.failure("set", err)
 	}
 	value := valueKey(s.prefix, key)
+	confirm := s.store.confirming(c, value)
 	stored, err := s.write(ctx, c, key, value, ownPush, call{
 		script: setScript,
 		keys:   []string{value, leaseKey(value)},
 		args:   []string{string(data), millisOrGone(ttl), rowVersion(data), rowVersionOffset, envelopeBegin, headerBytes},
 	})
+	if err == nil {
+		err = confirm(ctx)
+	}
 	return stored, s.store.failure("set", err)
 }
 
@@ -227,13 +239,16 @@ func (s *session) each(ctx context.Context, op string, script *script, args, key
 		return s.store.failure(op, err)
 	}
 	calls, writes := make([]call, len(keys)), make([]*ownWrite, 0, len(keys))
+	values := make([]string, len(keys))
 	for i, key := range keys {
 		value := valueKey(s.prefix, key)
+		values[i] = value
 		calls[i] = call{script: script, keys: []string{value, leaseKey(value)}, args: args}
 		if c.push {
 			writes = append(writes, s.store.board.begin(s, key, value))
 		}
 	}
+	confirm := s.store.confirming(c, values...)
 	err = s.store.runAll(ctx, c, calls)
 	pushes := 0
 	if err == nil {
@@ -241,6 +256,9 @@ func (s *session) each(ctx context.Context, op string, script *script, args, key
 	}
 	for _, w := range writes {
 		s.store.board.end(w, pushes)
+	}
+	if err == nil {
+		err = confirm(ctx)
 	}
 	return s.store.failure(op, err)
 }
@@ -251,7 +269,8 @@ func (s *session) Ping(ctx context.Context) error {
 	if err != nil {
 		return s.store.failure("ping", err)
 	}
-	return s.store.failure("ping", s.store.guard.do(ctx, c, c.B().Arbitrary("PING").Build()).Error())
+	// With a message that makes it known as an operation of ours: see wire.
+	return s.store.failure("ping", s.store.guard.do(ctx, c, c.B().Arbitrary("PING").Args(keyPrefix).Build()).Error())
 }
 
 // Close implements store.Session. Closing twice is fine. An event that another

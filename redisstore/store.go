@@ -14,9 +14,13 @@ import (
 // Store is a shared cache in Redis or Valkey. It is safe for concurrent use and
 // serves any number of caches.
 type Store struct {
-	link  *link
-	guard guard
-	board *board
+	link   *link
+	guard  guard
+	board  *board
+	roster *roster
+	wires  wires
+	// confirmation is what writes wait for, nil: nothing.
+	confirmation *confirmation
 	// product is what the server calls itself, "" until it has been asked.
 	product atomic.Pointer[string]
 
@@ -28,8 +32,9 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-func newStore(places int) *Store {
-	s := &Store{board: newBoard(), guard: guard{places: make(chan struct{}, places)}}
+func newStore(places int, o options) *Store {
+	s := &Store{board: newBoard(), guard: guard{places: make(chan struct{}, places)}, confirmation: o.confirm}
+	s.roster = newRoster(s.replaced)
 	s.sessions.Store(&map[string][]*session{})
 	return s
 }
@@ -72,7 +77,7 @@ func (s *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, er
 var errReplica = errors.New("READONLY: the server is a replica; give the address of its primary")
 
 func (s *Store) probe(ctx context.Context, sess *session) error {
-	c, err := s.link.get(ctx)
+	c, err := s.conn(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,6 +110,18 @@ func text(m map[string]rueidis.RedisMessage, field string) string {
 	}
 	s, _ := message.ToString()
 	return s
+}
+
+// conn returns a connection to a server that all sessions know of.
+func (s *Store) conn(ctx context.Context) (*conn, error) {
+	c, err := s.link.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.watch != nil {
+		c.watch.look()
+	}
+	return c, nil
 }
 
 // run runs one script, by its text if the server does not know its hash.
@@ -181,14 +198,16 @@ func (s *Store) runPipeline(ctx context.Context, c *conn, calls []call) error {
 
 // noteError gives a connection of ours up when its server turns out to be a primary
 // no more. rueidis does so for its own connections when a sentinel says it, but
-// knows nothing of what a dedicated one is used for.
+// knows nothing of what a dedicated one is used for; and if that server becomes the
+// primary again, by then with what another one has had, a new connection must tell.
 func (s *Store) noteError(c *conn, err error) {
 	if err == nil || !isReadOnly(err) {
 		return
 	}
+	s.wires.cut()
 	if _, dedicated := c.CommandClient.(rueidis.DedicatedClient); dedicated {
 		s.link.drop(c)
-		go c.close() // it waits for the commands under way
+		go c.close() // it may wait for the commands under way
 	}
 }
 

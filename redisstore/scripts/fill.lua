@@ -1,7 +1,7 @@
 -- Stores a loaded value and ends the lease, if the lease is the caller's.
 --
 -- KEYS[1] value   KEYS[2] lease
--- ARGV[1] "t" .. token of the caller
+-- ARGV[1] claim of the caller
 -- ARGV[2] the value
 -- ARGV[3] how long it lasts, ms; 0: it is gone at once
 -- ARGV[4] its row version, 8 bytes, or "" if it has none
@@ -20,7 +20,8 @@
 
 --include newer
 
-if redis.pcall('GET', KEYS[2]) ~= ARGV[1] then
+local lease = redis.pcall('GET', KEYS[2])
+if type(lease) ~= 'string' or string.sub(lease, 1, #ARGV[1]) ~= ARGV[1] then
   return 0
 end
 if newer(KEYS[1], ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])) then
