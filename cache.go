@@ -27,6 +27,7 @@ type Cache[K comparable, V any] struct {
 	alone    *origin.Slots // for loads without a lease though there is a store, MaxLoadsDegraded of them; taken before slots
 	remote   *remote       // nil without a store
 	debts    *debts
+	tags     *tagging // nil without Options.Tags
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
 	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
@@ -94,12 +95,17 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	if o.Local.Off {
 		entries = 0
 	}
-	c.local = local.New[K, V](local.Options{MaxEntries: entries, Grace: o.grace(), Shared: o.Store != nil})
+	c.local = local.New[K, V](local.Options{MaxEntries: entries, Grace: o.grace(), Shared: o.Store != nil || o.Tags})
 	c.flights = flight.NewTable[outcome[V]]()
 	if o.Store != nil {
 		if err := c.attach(); err != nil {
 			c.end()
 			return nil, err
+		}
+	}
+	if o.Tags {
+		if err := c.attachTags(); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
 	}
 	return c, nil
@@ -121,7 +127,7 @@ func (c *Cache[K, V]) attach() error {
 		Name:      c.opts.Name,
 		Grace:     c.opts.grace(),
 		AllowDown: c.opts.AllowStoreDown,
-		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced},
+		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced, Voided: c.voided},
 	})
 	if err != nil {
 		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)
@@ -242,6 +248,9 @@ func (c *Cache[K, V]) Close() error {
 		err = errors.Join(err, c.remote.session.Close())
 	}
 	c.local.Close()
+	if c.tags != nil {
+		c.tags.known.Close()
+	}
 	return err
 }
 

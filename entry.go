@@ -43,6 +43,8 @@ func (c *Cache[K, V]) encode(l *loaded[V], e *local.Entry[V], granted time.Time)
 		SoftExpiry: wallAfter(created, l.ttl),
 		Cost:       l.cost,
 		RowVersion: e.RowVersion(),
+		Epoch:      l.tagged.epoch,
+		Tags:       l.tagged.tags,
 	}
 	if !e.IsValue() {
 		env.Kind = store.KindNotFound
@@ -68,9 +70,10 @@ func (c *Cache[K, V]) maxValueBytes() int {
 }
 
 // unstorableMark is what the store keeps in the place of a value that it cannot hold.
-func unstorableMark[V any](e *local.Entry[V], ttl time.Duration, granted time.Time) []byte {
+func unstorableMark[V any](e *local.Entry[V], l *loaded[V], granted time.Time) []byte {
 	created := time.UnixMicro(e.Created)
-	env := store.Envelope{Kind: store.KindUnstorable, Version: store.NewVersion(granted), Created: created, SoftExpiry: wallAfter(created, ttl), RowVersion: e.RowVersion()}
+	env := store.Envelope{Kind: store.KindUnstorable, Version: store.NewVersion(granted), Created: created, SoftExpiry: wallAfter(created, l.ttl), RowVersion: e.RowVersion(),
+		Epoch: l.tagged.epoch, Tags: l.tagged.tags}
 	return env.Encode()
 }
 
@@ -79,14 +82,15 @@ func unstorableMark[V any](e *local.Entry[V], ttl time.Duration, granted time.Ti
 // slow cannot make the value live longer than a whole TTL from now.
 //
 // asked is when the store was asked: what it says may have become old since then.
-func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], error) {
+func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], tagged, error) {
 	env, err := store.Decode(data)
 	if err != nil {
-		return nil, err
+		return nil, tagged{}, err
 	}
 	if !c.debts.trusts(env.Version.Time()) {
-		return nil, errDoubted
+		return nil, tagged{}, errDoubted
 	}
+	t := tagged{epoch: env.Epoch, tags: env.Tags}
 	if c.lastCost.Load() == 0 {
 		c.lastCost.Store(int64(env.Cost))
 	}
@@ -102,20 +106,20 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*loca
 	switch {
 	case env.Kind == store.KindNotFound:
 		e.Rare = &local.Rare{NotFound: true}
-		return e, nil
+		return e, t, nil
 	case env.Kind == store.KindUnstorable:
 		e.Rare = &local.Rare{Absent: true}
-		return e, nil
+		return e, t, nil
 	case env.Kind != store.KindValue:
-		return nil, fmt.Errorf("%w: kind %q under a value's key", store.ErrUndecodable, env.Kind)
+		return nil, t, fmt.Errorf("%w: kind %q under a value's key", store.ErrUndecodable, env.Kind)
 	case env.Codec != c.codec:
-		return nil, fmt.Errorf("%w: written by another codec than %q", store.ErrUndecodable, c.opts.Codec.Name())
+		return nil, t, fmt.Errorf("%w: written by another codec than %q", store.ErrUndecodable, c.opts.Codec.Name())
 	}
 	if e.Value, err = decodeSafely(c.opts.Codec, env.Payload); err != nil {
-		return nil, fmt.Errorf("decoding the value: %w", err)
+		return nil, t, fmt.Errorf("decoding the value: %w", err)
 	}
 	if env.RowVersion != 0 {
 		e.Rare = &local.Rare{RowVersion: env.RowVersion}
 	}
-	return e, nil
+	return e, t, nil
 }

@@ -45,7 +45,7 @@ func (m *miss[K, V]) confirmOld(a store.Answer) {
 		return
 	}
 	push := m.c.remote.session.Features().Push
-	m.confirmed = a.Item.Found || push && m.c.local.Current(m.old.Stamp)
+	m.confirmed = a.Item.Found || push && m.c.local.CurrentEntry(m.old)
 	m.trustOld()
 }
 
@@ -114,10 +114,10 @@ func (m *miss[K, V]) sharedFailure(a store.Answer) outcome[V] {
 // failed in a row, m.failures. A private failure only holds back further loads.
 func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration, private bool) {
 	e := &local.Entry[V]{Stamp: m.stamp, Rare: &local.Rare{Absent: true}, Trusted: m.c.local.Now()}
-	if m.old != nil && m.c.local.Current(m.old.Stamp) {
+	if m.old != nil && m.c.local.CurrentEntry(m.old) {
 		kept := *m.old
 		e = &kept
-		e.Rare = &local.Rare{RowVersion: kept.RowVersion()}
+		e.Rare = &local.Rare{RowVersion: kept.RowVersion(), Tags: kept.Tags()}
 	}
 	now := m.c.local.Now()
 	e.Rare.Failure, e.Rare.FailedUntil, e.Rare.Private = err, until(now, ttl), private

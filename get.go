@@ -8,6 +8,7 @@ import (
 
 	"github.com/onefill/onefill/internal/flight"
 	"github.com/onefill/onefill/internal/local"
+	"github.com/onefill/onefill/store"
 )
 
 // LoadFunc asks the origin for one key. See Options.Load.
@@ -223,7 +224,7 @@ func (c *Cache[K, V]) interim(f *flight.Flight[outcome[V]]) (outcome[V], bool) {
 // acceptInterim is asked under the lock of the key's flights as well.
 func (c *Cache[K, V]) acceptInterim(out *outcome[V]) bool {
 	e, now := out.entry, c.local.Now()
-	return c.local.Current(e.Stamp) && now < e.Trusted && (now < e.Soft || c.mayServeStale(e, now))
+	return c.local.CurrentEntry(e) && now < e.Trusted && (now < e.Soft || c.mayServeStale(e, now))
 }
 
 // await waits for the flight's end, the end of ctx or t, which runs for WaitTimeout,
@@ -293,7 +294,12 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if err != nil || !item.Found {
 		return Result[V]{}, false, err
 	}
-	e, err = c.decode(item.Data, local.Stamp{}, asked)
+	e, t, err := c.decode(item.Data, local.Stamp{}, asked)
+	if err == nil && c.tags != nil {
+		if err = c.checkTags(ctx, e, t); errors.Is(err, store.ErrUnavailable) {
+			return Result[V]{}, false, err
+		}
+	}
 	if err != nil || !e.Has() {
 		return Result[V]{}, false, nil // a miss, as for every reader
 	}

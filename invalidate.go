@@ -28,8 +28,11 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 		return err
 	}
 	l := &loaded[V]{value: v, ttl: jittered(c.opts.TTL, c.opts.Jitter)}
-	e := c.entry(l, local.Stamp{})
-	if c.remote == nil {
+	e, valid, err := c.setEntry(ctx, key, l)
+	switch {
+	case err != nil || !valid: // a tag was voided in this moment: so is the value
+		return errors.Join(err, c.Invalidate(ctx, key))
+	case c.remote == nil:
 		c.flights.Void(skey, func() { c.put(key, e) })
 		return nil
 	}
@@ -45,6 +48,20 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, v V) error {
 	return errors.Join(err, c.Invalidate(ctx, key))
 }
 
+// setEntry is the entry of a value that is Set, under its tags.
+func (c *Cache[K, V]) setEntry(ctx context.Context, key K, l *loaded[V]) (e *local.Entry[V], valid bool, err error) {
+	l.tagged, err = c.beginTagged(ctx, true)
+	if err != nil {
+		return nil, false, err
+	}
+	if l.tagged.tags, err = c.tagsOf(key, l.value, false, nil); err != nil {
+		return nil, false, err
+	}
+	e = c.entry(l, local.Stamp{})
+	valid, err = c.validate(ctx, e, l.tagged)
+	return e, valid, err
+}
+
 func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *local.Entry[V], data []byte, ttl time.Duration) error {
 	drop := func() { c.local.Drop(key) }
 	var publish func()
@@ -57,7 +74,7 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 		stored, err = c.remote.session.Set(ctx, skey, data, ttl)
 		return err
 	})
-	c.wrote([]string{skey}, number, false, err)
+	c.wrote([]string{skey}, number, writeHard, err)
 	if err == nil && stored {
 		publish = func() { c.put(key, e) }
 	}
@@ -70,7 +87,7 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 // stored. Nil means that the store has applied it. A key that cannot be one (empty, too
 // long) is an error, and then none is touched.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	return c.write(ctx, keys, false, c.local.Drop, func(ctx context.Context, skeys []string) error {
+	return c.write(ctx, keys, writeHard, c.local.Drop, func(ctx context.Context, skeys []string) error {
 		return c.remote.session.Invalidate(ctx, skeys...)
 	})
 }
@@ -84,7 +101,7 @@ func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
 		drop = c.expireLocal
 	}
 	now := time.Now()
-	return c.write(ctx, keys, true, drop, func(ctx context.Context, skeys []string) error {
+	return c.write(ctx, keys, writeSoft, drop, func(ctx context.Context, skeys []string) error {
 		return c.remote.session.Expire(ctx, now, skeys...)
 	})
 }
@@ -104,13 +121,13 @@ func (c *Cache[K, V]) expireLocal(key K) {
 	stale := *e
 	stale.Soft, stale.Fresh = min(e.Soft, now), min(e.Fresh, now)
 	stale.Rare = nil
-	if v := e.RowVersion(); v != 0 {
-		stale.Rare = &local.Rare{RowVersion: v}
+	if v := e.RowVersion(); v != 0 || e.Tags() != nil {
+		stale.Rare = &local.Rare{RowVersion: v, Tags: e.Tags()}
 	}
 	c.local.Put(key, &stale)
 }
 
-func (c *Cache[K, V]) write(ctx context.Context, keys []K, soft bool, drop func(K), apply func(context.Context, []string) error) error {
+func (c *Cache[K, V]) write(ctx context.Context, keys []K, kind writeKind, drop func(K), apply func(context.Context, []string) error) error {
 	if c.closed.Load() {
 		return ErrClosed
 	}
@@ -145,7 +162,7 @@ func (c *Cache[K, V]) write(ctx context.Context, keys []K, soft bool, drop func(
 		}
 		number := c.debts.begin()
 		err := c.remote.must(ctx, key, func(ctx context.Context) error { return apply(ctx, chunk) })
-		c.wrote(chunk, number, soft, err)
+		c.wrote(chunk, number, kind, err)
 		if len(chunk) == len(skeys) {
 			return err
 		}

@@ -14,9 +14,10 @@ import (
 	"github.com/onefill/onefill/store"
 )
 
-// loading is what SetTTL finds in a loader's context.
+// loading is what SetTTL and SetTags find in a loader's context.
 type loading struct {
-	ttl atomic.Int64 // set by SetTTL; unset: noTTL
+	ttl  atomic.Int64 // set by SetTTL; unset: noTTL
+	tags tagSet       // by SetTags
 }
 
 const noTTL = math.MinInt64
@@ -39,7 +40,9 @@ type loaded[V any] struct {
 	value V
 	verdict
 	took
-	ttl time.Duration // with jitter; 0: not to be stored
+	ttl    time.Duration // with jitter; 0: not to be stored
+	entry  *local.Entry[V]
+	tagged tagged
 }
 
 // verdict is what a loader's error means. It is made where user code may panic: an
@@ -72,13 +75,15 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 	c := m.c
 	start := c.local.Now()
 	reachable := c.remote == nil || m.unstorable
+	t, _ := c.beginTagged(ctx, m.unstorable) // without an epoch, what is heard meanwhile decides
 	l, err := m.loadInPlace(ctx, !reachable)
 	if err != nil {
 		return m.failed(err, reachable)
 	}
+	valid := m.tag(ctx, l, t)
 	switch {
 	case l.err == nil || l.notFound:
-		e := c.entry(l, m.stamp)
+		e := l.entry
 		switch {
 		case !reachable:
 			e.Trusted = min(e.Trusted, until(start, c.localTTL()), until(c.local.Now(), degradedTTL))
@@ -86,7 +91,7 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 			e.Trusted = min(e.Trusted, until(start, c.localTTL()))
 		}
 		e.Fresh = min(e.Fresh, e.Trusted)
-		if l.ttl > 0 {
+		if l.ttl > 0 && valid {
 			m.publish = e
 		}
 		return outcome[V]{entry: e, err: l.err, source: SourceLoad}
@@ -114,7 +119,14 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 			c.release(ctx, m.f.Key, lease)
 		}
 	}()
+	t, err := c.beginTagged(ctx, true)
+	if err != nil {
+		c.releaseLater(ctx, m.f.Key, lease)
+		settled = true
+		return m.withoutStore(ctx, err)
+	}
 	l, err := m.loadInPlace(ctx, false)
+	valid := err == nil && m.tag(ctx, l, t)
 	lost := alive.stop()
 	out := outcome[V]{}
 	switch {
@@ -122,10 +134,14 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 		c.release(ctx, m.f.Key, lease)
 		out = m.failed(err, true)
 	case l.err == nil || l.notFound:
-		out = outcome[V]{entry: c.entry(l, m.stamp), err: l.err, source: SourceLoad}
-		if lost {
+		out = outcome[V]{entry: l.entry, err: l.err, source: SourceLoad}
+		switch {
+		case lost:
 			m.refused()
-		} else {
+		case !valid: // a tag was voided meanwhile: as if the key had been
+			c.release(ctx, m.f.Key, lease)
+			m.refused()
+		default:
 			m.fill(ctx, lease, l, out.entry, granted)
 		}
 	case l.contextual:
@@ -140,6 +156,25 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 	}
 	settled = true
 	return out
+}
+
+// tag makes the entry of what was loaded, under its tags, and says whether it is valid
+// still. Tags that cannot be make the load a failed one.
+func (m *miss[K, V]) tag(ctx context.Context, l *loaded[V], t tagged) (valid bool) {
+	c := m.c
+	if l.err != nil && !l.notFound {
+		return false
+	}
+	tags, err := c.tagsOf(m.key, l.value, l.notFound, l.took.tags)
+	if err != nil {
+		l.verdict = verdict{err: &LoadError{m.f.Key, err}}
+		c.stats.loadErrors.Add(1)
+		return false
+	}
+	t.tags = tags
+	l.tagged, l.entry = t, c.entry(l, m.stamp)
+	valid, err = c.validate(ctx, l.entry, t)
+	return valid && err == nil
 }
 
 // fill writes a loaded value under the lease. Only what the store accepts is
@@ -162,7 +197,7 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 	c.stats.unstorable.Add(1)
 	c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
 	c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
-	_ = m.fillWith(ctx, lease, unstorableMark(e, l.ttl, granted), l.ttl, e) // an error is counted where it is made
+	_ = m.fillWith(ctx, lease, unstorableMark(e, l, granted), l.ttl, e) // an error is counted where it is made
 }
 
 // fillWith fills with data. If the store accepts it, e is published in local.
@@ -225,6 +260,7 @@ type took struct {
 	cost  time.Duration
 	asked int64 // how long the loader wants its result to be fresh; noTTL: as the options say
 	late  bool  // it has run into LoadTimeout
+	tags  []string
 }
 
 // load calls a loader, of one key or of many, in a goroutine of its own: one that
@@ -271,7 +307,7 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 	if late {
 		r.err = fmt.Errorf("no answer within LoadTimeout, %v: %w", c.opts.LoadTimeout, r.err)
 	}
-	r.took = took{cost: time.Since(start), asked: in.ttl.Load(), late: late}
+	r.took = took{cost: time.Since(start), asked: in.ttl.Load(), late: late, tags: in.tags.get()}
 	if !r.panicked && (!r.contextual || late) { // the others say nothing about the origin
 		c.limited(c.slots.Report(r.err != nil && !r.notFound))
 	}

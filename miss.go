@@ -180,7 +180,7 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if err != nil || !item.Found {
 		return outcome[V]{}, false
 	}
-	return m.take(item.Data)
+	return m.take(ctx, item.Data)
 }
 
 // put stores an entry in local, unless a newer row is there. It runs under the
@@ -244,12 +244,18 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 
 // take looks at what the store holds. It is the answer if it is fresh, or stale
 // within StaleFor; if not, it is remembered as seen.
-func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
+func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
 	c := m.c
 	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
-	e, err := c.decode(data, m.stamp, m.asked)
+	e, t, err := c.decode(data, m.stamp, m.asked)
+	if err == nil && c.tags != nil {
+		err = c.checkTags(ctx, e, t)
+	}
 	switch {
-	case errors.Is(err, errDoubted):
+	case errors.Is(err, errDoubted) || errors.Is(err, errVoided):
+		return outcome[V]{}, false
+	case errors.Is(err, store.ErrUnavailable): // whether its tags are valid is not known
+		m.lookErr = err
 		return outcome[V]{}, false
 	case err != nil:
 		c.stats.undecodable.Add(1)
@@ -272,7 +278,7 @@ func (m *miss[K, V]) take(data []byte) (outcome[V], bool) {
 	case m.replacing == nil && c.mayServeStale(e, now):
 		if m.publish, m.again = e, true; m.heldBack != nil && now < m.heldBack.FailedUntil {
 			rare := *m.heldBack
-			rare.Absent, rare.NotFound, rare.RowVersion = false, false, e.RowVersion()
+			rare.Absent, rare.NotFound, rare.RowVersion, rare.Tags = false, false, e.RowVersion(), e.Tags()
 			e.Rare, m.again = &rare, false
 		}
 		return outcome[V]{entry: e, source: SourceStore, stale: true}, true
@@ -297,7 +303,7 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		}
 		switch a.State {
 		case store.Hit:
-			if out, ok := m.take(a.Item.Data); ok {
+			if out, ok := m.take(ctx, a.Item.Data); ok {
 				return out
 			}
 			if m.unstorable {
@@ -374,7 +380,7 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) {
 	}
 	t.Stop()
 	c.flights.SetWaiting(m.f, false)
-	if m.old != nil && !c.local.Current(m.old.Stamp) {
+	if m.old != nil && !c.local.CurrentEntry(m.old) {
 		// Callers who came after the change have joined meanwhile. What the store has
 		// now will be looked at as if it had not been seen.
 		m.doubted, m.seen = true, nil

@@ -27,7 +27,7 @@ const (
 	DefaultMaxLoads        = 256
 	DefaultMaxLoadsWaiting = 10_000
 	DefaultMaxEntries      = 10_000
-	// DefaultMaxValueBytes counts the envelope's 56 bytes, too.
+	// DefaultMaxValueBytes counts the envelope's 60 bytes, too.
 	DefaultMaxValueBytes = 1 << 20
 	DefaultMaxBatch      = 100
 	// DefaultLocalTTL bounds how long a local entry lives without a look at the
@@ -153,7 +153,7 @@ type Options[K comparable, V any] struct {
 	// Default LoadLimited.
 	OnStoreDown StoreDownPolicy
 
-	// MaxValueBytes is the largest value that goes to the store, encoded and with the 56
+	// MaxValueBytes is the largest value that goes to the store, encoded and with the 60
 	// bytes of its envelope. A larger one
 	// that was loaded is served and kept in local; a mark in the store tells the other
 	// processes, each of which loads it for itself. Set refuses it and invalidates the
@@ -171,6 +171,17 @@ type Options[K comparable, V any] struct {
 	// Version returns the row's own version, if it has one: a value of an older
 	// version never replaces one of a newer version.
 	Version func(V) uint64
+
+	// Tags allows values to be under tags (SetTags, TagsOf), and InvalidateTag and Clear.
+	// All processes that share the cache must set it: values of one that does not are
+	// misses for those that do. It costs a question to the store for each load, one for
+	// a tag's generation now and then, and a look at each tag when local is read. Default
+	// false.
+	Tags bool
+
+	// TagsOf returns the tags of a value, beside those that its loader sets: also where
+	// it is Set, and for each row of LoadMany. It implies Tags. Default nil.
+	TagsOf func(K, V) []string
 
 	// Clone copies a value before it is handed out. Default: callers share values
 	// that hold pointers, and must not change them.
@@ -314,6 +325,7 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 		o.Load = loadOne(o.LoadMany)
 	}
 	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValueBytes)
+	o.Tags = o.Tags || o.TagsOf != nil
 	o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
 	if o.Codec == nil {
 		o.Codec = defaultCodec[V]()

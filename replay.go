@@ -3,6 +3,8 @@ package onefill
 import (
 	"context"
 	"errors"
+	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,10 +34,19 @@ type debts struct {
 	running atomic.Bool   // somebody pays
 	wake    chan struct{} // something to do, or the store is back
 
-	mu     sync.Mutex      // leaf: nothing is called under it
-	owed   map[string]debt // guarded by mu
-	size   int             // guarded by mu: bytes of owed, about
-	recent recentWrites    // guarded by mu
+	mu   sync.Mutex      // leaf: nothing is called under it
+	owed map[debtor]debt // guarded by mu
+	size int             // guarded by mu: bytes of owed, about
+	// reopened is the last write that had begun when the server was replaced: one that was
+	// under way then may have been answered by the old server. Guarded by mu.
+	reopened uint64
+	recent   recentWrites // guarded by mu
+}
+
+// debtor is what was written: a key, or a tag, which is a namespace of its own.
+type debtor struct {
+	name string
+	tag  bool
 }
 
 // debt is a write that the store may lack.
@@ -67,16 +78,25 @@ func newDebts(longestTTL time.Duration) *debts {
 		window: min(longestTTL, replayWindow),
 		most:   maxDebtBytes,
 		wake:   make(chan struct{}, 1),
-		owed:   map[string]debt{},
+		owed:   map[debtor]debt{},
 	}
 }
+
+// writeKind is what a write does: Invalidate and Set are hard.
+type writeKind uint8
+
+const (
+	writeHard writeKind = iota
+	writeSoft           // Expire
+	writeTag            // InvalidateTag, Clear
+)
 
 // begin numbers a write that begins.
 func (d *debts) begin() uint64 { return d.begun.Add(1) }
 
 // ended notes how a write has ended. It pays the debts of its keys from writes that
 // began before it: what they were about was changed before it was applied.
-func (d *debts) ended(keys []string, number uint64, soft bool, err error) {
+func (d *debts) ended(keys []string, number uint64, kind writeKind, err error) {
 	if errors.Is(err, store.ErrTooLarge) {
 		return // the store cannot hold such a key or value, now or later
 	}
@@ -84,43 +104,44 @@ func (d *debts) ended(keys []string, number uint64, soft bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, key := range keys {
-		if err != nil && !errors.Is(err, store.ErrNotReplicated) {
-			d.owe(key, debt{number, soft}, now)
+		who, what := debtor{key, kind == writeTag}, debt{number, kind == writeSoft}
+		if err != nil && !errors.Is(err, store.ErrNotReplicated) || number <= d.reopened {
+			d.owe(who, what, now)
 			continue
 		}
-		if old, ok := d.owed[key]; ok && old.number < number {
-			d.forget(key)
+		if old, ok := d.owed[who]; ok && old.number < number {
+			d.forget(who)
 		}
-		d.recent.add(recentWrite{key, soft, now}, d.window, d.most)
+		d.recent.add(recentWrite{who, what.soft, now}, d.window, d.most)
 	}
 }
 
 // owe adds a debt. A hard one is not replaced by a soft one. The lock is held.
-func (d *debts) owe(key string, new debt, now time.Time) {
+func (d *debts) owe(key debtor, new debt, now time.Time) {
 	old, there := d.owed[key]
 	switch {
 	case there:
 		new.soft = new.soft && old.soft
 		new.number = max(new.number, old.number)
-	case d.size+len(key)+debtOverhead > d.most:
+	case d.size+len(key.name)+debtOverhead > d.most:
 		d.doubt.Store(now.UnixNano())
 		return
 	default:
-		d.size += len(key) + debtOverhead
+		d.size += len(key.name) + debtOverhead
 		d.owing.Add(1)
 	}
 	d.owed[key] = new
 }
 
 // forget removes a debt. The lock is held.
-func (d *debts) forget(key string) {
+func (d *debts) forget(key debtor) {
 	delete(d.owed, key)
-	d.size -= len(key) + debtOverhead
+	d.size -= len(key.name) + debtOverhead
 	d.owing.Add(-1)
 }
 
-// of returns the debt of a key.
-func (d *debts) of(key string) (debt, bool) {
+// of returns the debt of a key or a tag.
+func (d *debts) of(key debtor) (debt, bool) {
 	if d.owing.Load() == 0 {
 		return debt{}, false
 	}
@@ -131,12 +152,13 @@ func (d *debts) of(key string) (debt, bool) {
 }
 
 // paid removes debts, but for those that have grown since.
-func (d *debts) paid(keys []string, upTo uint64) {
+func (d *debts) paid(keys []string, tags bool, upTo uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, key := range keys {
-		if old, ok := d.owed[key]; ok && old.number <= upTo {
-			d.forget(key)
+		who := debtor{key, tags}
+		if old, ok := d.owed[who]; ok && old.number <= upTo {
+			d.forget(who)
 		}
 	}
 }
@@ -147,8 +169,9 @@ func (d *debts) reopen() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	writes, dropped := d.recent.take(now, d.window)
+	d.reopened = d.begun.Load()
 	for _, w := range writes {
-		d.owe(w.key, debt{d.begun.Add(1), w.soft}, now)
+		d.owe(w.debtor, debt{d.begun.Add(1), w.soft}, now)
 	}
 	if dropped {
 		d.doubt.Store(now.UnixNano())
@@ -156,19 +179,22 @@ func (d *debts) reopen() int {
 	return len(writes)
 }
 
-// all returns the keys that are owed, hard and soft ones apart, and the number of the
-// last write that they belong to.
-func (d *debts) all() (hard, soft []string, upTo uint64) {
+// all returns what is owed, by the kind of write, and the number of the last write that
+// is among it.
+func (d *debts) all() (owed [3][]string, upTo uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for key, one := range d.owed {
-		if one.soft {
-			soft = append(soft, key)
-		} else {
-			hard = append(hard, key)
+	for who, one := range d.owed {
+		kind := writeHard
+		switch {
+		case who.tag:
+			kind = writeTag
+		case one.soft:
+			kind = writeSoft
 		}
+		owed[kind] = append(owed[kind], who.name)
 	}
-	return hard, soft, d.begun.Load()
+	return owed, d.begun.Load()
 }
 
 func (d *debts) count() int { return int(d.owing.Load()) }
@@ -191,7 +217,7 @@ type recentWrites struct {
 }
 
 type recentWrite struct {
-	key  string
+	debtor
 	soft bool
 	at   time.Time
 }
@@ -199,7 +225,7 @@ type recentWrite struct {
 func (r *recentWrites) add(w recentWrite, window time.Duration, most int) {
 	r.prune(w.at, window)
 	r.list = append(r.list, w)
-	for r.size += len(w.key) + debtOverhead; r.size > most; {
+	for r.size += len(w.name) + debtOverhead; r.size > most; {
 		r.dropped = r.list[r.head].at
 		r.shift()
 	}
@@ -217,7 +243,7 @@ func (r *recentWrites) prune(now time.Time, window time.Duration) {
 }
 
 func (r *recentWrites) shift() {
-	r.size -= len(r.list[r.head].key) + debtOverhead
+	r.size -= len(r.list[r.head].name) + debtOverhead
 	r.list[r.head] = recentWrite{}
 	r.head++
 }
@@ -232,9 +258,9 @@ func (r *recentWrites) take(now time.Time, window time.Duration) (writes []recen
 }
 
 // wrote notes how a write has ended, and starts to pay if it has failed.
-func (c *Cache[K, V]) wrote(skeys []string, number uint64, soft bool, err error) {
-	c.debts.ended(skeys, number, soft, err)
-	if err != nil {
+func (c *Cache[K, V]) wrote(names []string, number uint64, kind writeKind, err error) {
+	c.debts.ended(names, number, kind, err)
+	if c.debts.count() > 0 {
 		c.startReplay()
 	}
 }
@@ -263,30 +289,61 @@ func (c *Cache[K, V]) checkStore() {
 
 // payDebt pays what is owed for a key, before it is read.
 func (c *Cache[K, V]) payDebt(ctx context.Context, skey string) error {
-	one, ok := c.debts.of(skey)
+	one, ok := c.debts.of(debtor{name: skey})
 	if !ok {
 		return nil
 	}
-	return c.pay(ctx, []string{skey}, one.soft, one.number)
+	kind := writeHard
+	if one.soft {
+		kind = writeSoft
+	}
+	return c.pay(ctx, kind, []string{skey}, one.number)
 }
 
-// pay repeats writes of keys that one server has.
-func (c *Cache[K, V]) pay(ctx context.Context, skeys []string, soft bool, upTo uint64) error {
-	err := c.remote.do(ctx, skeys[0], func(ctx context.Context) error {
-		if soft {
-			return c.remote.session.Expire(ctx, time.Now(), skeys...)
+// payTags pays what is owed for tags, before their generations are read.
+func (c *Cache[K, V]) payTags(ctx context.Context, tags []string) error {
+	var owed []string
+	upTo := c.debts.begun.Load()
+	for _, tag := range tags {
+		if _, ok := c.debts.of(debtor{tag, true}); ok {
+			owed = append(owed, tag)
 		}
-		return c.remote.session.Invalidate(ctx, skeys...)
+	}
+	if len(owed) == 0 {
+		return nil
+	}
+	return c.pay(ctx, writeTag, owed, upTo)
+}
+
+// pay repeats writes: of keys that one server has, or of tags.
+func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string, upTo uint64) error {
+	skey := names[0]
+	if kind == writeTag {
+		skey = ""
+	}
+	err := c.remote.do(ctx, skey, func(ctx context.Context) error {
+		switch kind {
+		case writeSoft:
+			return c.remote.session.Expire(ctx, time.Now(), names...)
+		case writeTag:
+			return c.tags.tagger.VoidTags(ctx, c.tags.keep, names...)
+		default:
+			return c.remote.session.Invalidate(ctx, names...)
+		}
 	})
-	for _, skey := range skeys { // also after an error, as after every write
-		c.changed(skey)
+	for _, name := range names { // also after an error, as after every write
+		if kind == writeTag {
+			c.voided(name)
+		} else {
+			c.changed(name)
+		}
 	}
 	if err != nil && !errors.Is(err, store.ErrNotReplicated) {
 		return err
 	}
-	c.debts.paid(skeys, upTo)
-	c.stats.replayed.Add(uint64(len(skeys)))
-	c.tell(Event{Kind: EventReplay, N: len(skeys)})
+	c.debts.paid(names, kind == writeTag, upTo)
+	c.stats.replayed.Add(uint64(len(names)))
+	c.tell(Event{Kind: EventReplay, N: len(names)})
 	return nil
 }
 
@@ -338,33 +395,35 @@ func (c *Cache[K, V]) payAll(ctx context.Context) error {
 			return err
 		}
 	}
-	hard, soft, upTo := c.debts.all()
-	return errors.Join(c.payEach(ctx, hard, false, upTo), c.payEach(ctx, soft, true, upTo))
-}
-
-// payEach pays in chunks, server by server. What is still there after an error is
-// tried again later.
-func (c *Cache[K, V]) payEach(ctx context.Context, skeys []string, soft bool, upTo uint64) error {
-	servers := map[string][]string{}
-	for _, skey := range skeys {
-		server := ""
-		if c.remote.sharded != nil {
-			server = c.remote.sharded.Server(skey)
-		}
-		servers[server] = append(servers[server], skey)
-	}
+	owed, upTo := c.debts.all()
 	var errs []error
-	for _, keys := range servers {
-		for len(keys) > 0 {
-			n := min(replayChunk, len(keys))
-			if err := c.pay(ctx, keys[:n], soft, upTo); err != nil {
-				errs = append(errs, err)
-				break
-			}
-			keys = keys[n:]
+	for kind, names := range owed {
+		for names := range c.byServer(writeKind(kind), names) {
+			errs = append(errs, c.pay(ctx, writeKind(kind), names, upTo))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// byServer cuts the names of what is owed into chunks of one server each.
+func (c *Cache[K, V]) byServer(kind writeKind, names []string) iter.Seq[[]string] {
+	if c.remote.sharded == nil || kind == writeTag {
+		return slices.Chunk(names, replayChunk)
+	}
+	servers := map[string][]string{}
+	for _, skey := range names {
+		server := c.remote.sharded.Server(skey)
+		servers[server] = append(servers[server], skey)
+	}
+	return func(yield func([]string) bool) {
+		for _, names := range servers {
+			for chunk := range slices.Chunk(names, replayChunk) {
+				if !yield(chunk) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // payLast is Close's: once more, and then what is owed is lost.

@@ -315,6 +315,28 @@ func TestFailoverBringsALeaseBack(t *testing.T) {
 	})
 }
 
+// A write that was under way when the server was replaced may have been answered by the
+// old one. Forced: an Invalidate is applied and its answer held; failover; the answer.
+func TestFailoverDuringAWrite(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("v1", 0)
+		caches := fleet(t, st, options{Load: db.load, TTL: time.Hour, StoreTimeout: time.Hour, Local: onefill.LocalOptions{TTL: time.Second}})
+		wantAll(t, herd(bg, 1, "k", caches...), "v1")
+		lagging := st.Snapshot()
+		db.write("v2")
+		stopped, resume := holdNext(st, memstore.OpInvalidate, true)
+		done := make(chan error)
+		go func() { done <- caches[0].Invalidate(bg, "k") }()
+		stopped()
+		st.Failover(lagging)
+		resume()
+		must(t, <-done)
+		get(t, caches[0], "k", "v2")
+		time.Sleep(2 * time.Second)
+		wantAll(t, herd(bg, 1, "k", caches...), "v2")
+	})
+}
+
 // More writes in the window than are kept: after a failover what the store has from
 // before is not trusted.
 func TestFailoverAfterTooManyWrites(t *testing.T) {

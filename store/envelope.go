@@ -24,10 +24,12 @@ import (
 //	40  4  load cost, µs, saturated
 //	44  8  row version, 0 if the row has none; of a failure: failures in a row
 //	52  4  CRC-32C of everything but the soft expiry and itself
-//	56     payload
+//	56  4  length of the tags' section, 0 if there is none
+//	60     tags' section: 8 epoch of the load, then each tag with its length before it
+//	       (uvarint); then the payload
 const (
 	// HeaderBytes is the length of the envelope's header.
-	HeaderBytes = 56
+	HeaderBytes = 60
 	// SoftExpiryOffset is where the soft expiry lies, 8 bytes.
 	SoftExpiryOffset = 32
 	// RowVersionOffset is where the row version lies, 8 bytes.
@@ -37,6 +39,8 @@ const (
 
 	magic0, magic1, format = '1', 'f', 1
 	crcOffset              = 52
+	tagsOffset             = 56 // of the section's length
+	epochBytes             = 8
 )
 
 // Kind says what an envelope holds.
@@ -62,6 +66,8 @@ type Envelope struct {
 	Cost       time.Duration // of the load
 	RowVersion uint64
 	Failures   uint64 // of a failure: how many loads have failed in a row
+	Epoch      uint64 // before the load, where the cache has tags; see [Tagger]
+	Tags       []string
 	Payload    []byte
 }
 
@@ -81,10 +87,46 @@ func (e *Envelope) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, micros(e.SoftExpiry))
 	dst = binary.BigEndian.AppendUint32(dst, saturate32(e.Cost.Microseconds()))
 	dst = binary.BigEndian.AppendUint64(dst, e.counter())
-	dst = append(dst, 0, 0, 0, 0)
+	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
+	dst = e.appendTags(dst)
+	binary.BigEndian.PutUint32(dst[start+tagsOffset:], uint32(len(dst)-start-HeaderBytes))
 	dst = append(dst, e.Payload...)
 	binary.BigEndian.PutUint32(dst[start+crcOffset:], checksum(dst[start:]))
 	return dst
+}
+
+func (e *Envelope) appendTags(dst []byte) []byte {
+	if e.Epoch == 0 {
+		return dst
+	}
+	dst = binary.BigEndian.AppendUint64(dst, e.Epoch)
+	for _, tag := range e.Tags {
+		dst = binary.AppendUvarint(dst, uint64(len(tag)))
+		dst = append(dst, tag...)
+	}
+	return dst
+}
+
+// parseTags reads the tags' section and leaves the payload.
+func (e *Envelope) parseTags(length uint32) error {
+	section := e.Payload
+	if uint64(length) > uint64(len(section)) || length > 0 && length < epochBytes {
+		return fmt.Errorf("%w: a tags' section of %d bytes", ErrUndecodable, length)
+	}
+	section, e.Payload = section[:length], section[length:]
+	if length == 0 {
+		return nil
+	}
+	e.Epoch = binary.BigEndian.Uint64(section)
+	for section = section[epochBytes:]; len(section) > 0; {
+		n, width := binary.Uvarint(section)
+		if width <= 0 || n > uint64(len(section)-width) || len(e.Tags) == MaxTags {
+			return fmt.Errorf("%w: a tag is cut short, or there are too many", ErrUndecodable)
+		}
+		section = section[width:]
+		e.Tags, section = append(e.Tags, string(section[:n])), section[n:]
+	}
+	return nil
 }
 
 // counter is what lies where the row version of a value does.
@@ -120,6 +162,9 @@ func Decode(data []byte) (Envelope, error) {
 		SoftExpiry: fromMicros(binary.BigEndian.Uint64(data[SoftExpiryOffset:])),
 		Cost:       time.Duration(binary.BigEndian.Uint32(data[40:])) * time.Microsecond,
 		Payload:    data[HeaderBytes:],
+	}
+	if err := e.parseTags(binary.BigEndian.Uint32(data[tagsOffset:])); err != nil {
+		return Envelope{}, err
 	}
 	counter := binary.BigEndian.Uint64(data[RowVersionOffset:])
 	switch e.Kind {
@@ -185,7 +230,7 @@ func isEnvelope(data []byte) bool {
 func checksum(data []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, data[:SoftExpiryOffset])
 	sum = crc32.Update(sum, castagnoli, data[SoftExpiryOffset+8:crcOffset])
-	return crc32.Update(sum, castagnoli, data[HeaderBytes:])
+	return crc32.Update(sum, castagnoli, data[tagsOffset:])
 }
 
 func micros(t time.Time) uint64 {

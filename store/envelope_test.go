@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +21,12 @@ func envelopes() map[string]store.Envelope {
 		"zero value": {Kind: store.KindValue, Created: time.UnixMicro(0), SoftExpiry: time.UnixMicro(0)},
 		"value": {Kind: store.KindValue, Codec: 7, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch.Add(time.Minute),
 			Cost: 250 * time.Millisecond, RowVersion: 42, Payload: []byte("row")},
-		"not found":  {Kind: store.KindNotFound, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch},
-		"failure":    {Kind: store.KindFailure, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch, Payload: []byte("no route to host")},
-		"unstorable": {Kind: store.KindUnstorable, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch.Add(time.Minute)},
+		"tagged": {Kind: store.KindValue, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch, Epoch: math.MaxUint64,
+			Tags: []string{"", "team:7", strings.Repeat("t", store.MaxTagBytes)}, Payload: []byte("row")},
+		"an epoch and no tags": {Kind: store.KindNotFound, Created: epoch, SoftExpiry: epoch, Epoch: 1},
+		"not found":            {Kind: store.KindNotFound, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch},
+		"failure":              {Kind: store.KindFailure, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch, Payload: []byte("no route to host")},
+		"unstorable":           {Kind: store.KindUnstorable, Version: store.NewVersion(epoch), Created: epoch, SoftExpiry: epoch.Add(time.Minute)},
 		"limits": {Kind: store.KindValue, Codec: math.MaxUint32, Created: time.UnixMicro(math.MaxInt64), SoftExpiry: time.UnixMicro(math.MaxInt64),
 			Cost: math.MaxUint32 * time.Microsecond, RowVersion: math.MaxUint64, Payload: bytes.Repeat([]byte{0xff}, 1<<16)},
 		"an envelope in an envelope": {Kind: store.KindValue, Created: epoch, SoftExpiry: epoch,
@@ -32,14 +36,15 @@ func envelopes() map[string]store.Envelope {
 
 func same(a, b store.Envelope) bool {
 	return a.Kind == b.Kind && a.Codec == b.Codec && a.Version == b.Version && a.Created.Equal(b.Created) &&
-		a.SoftExpiry.Equal(b.SoftExpiry) && a.Cost == b.Cost && a.RowVersion == b.RowVersion && bytes.Equal(a.Payload, b.Payload)
+		a.SoftExpiry.Equal(b.SoftExpiry) && a.Cost == b.Cost && a.RowVersion == b.RowVersion && bytes.Equal(a.Payload, b.Payload) &&
+		a.Epoch == b.Epoch && slices.Equal(a.Tags, b.Tags) && a.Failures == b.Failures
 }
 
 func TestEnvelopeRoundTrip(t *testing.T) {
 	for name, e := range envelopes() {
 		t.Run(name, func(t *testing.T) {
 			data := e.Encode()
-			if len(data) != store.HeaderBytes+len(e.Payload) {
+			if e.Epoch == 0 && len(data) != store.HeaderBytes+len(e.Payload) {
 				t.Errorf("%d bytes, want a header of %d and %d", len(data), store.HeaderBytes, len(e.Payload))
 			}
 			got, err := store.Decode(data)
@@ -63,7 +68,7 @@ func TestEnvelopeBytes(t *testing.T) {
 	e := store.Envelope{Kind: store.KindValue, Codec: 0x01020304, Version: store.Version{0: 0xa0, 15: 0xaf},
 		Created: time.UnixMicro(0x0b0c0d), SoftExpiry: time.UnixMicro(0x0e0f10), Cost: 0x11 * time.Microsecond, RowVersion: 0x1213, Payload: []byte("row")}
 	want := "31660176" + "01020304" + "a00000000000000000000000000000af" + "00000000000b0c0d" + "00000000000e0f10" +
-		"00000011" + "0000000000001213" + "51267f71" + "726f77"
+		"00000011" + "0000000000001213" + "1915d939" + "00000000" + "726f77"
 	if got := fmt.Sprintf("%x", e.Encode()); got != want {
 		t.Errorf("encoded\n%s, want\n%s", got, want)
 	}
@@ -264,7 +269,13 @@ func FuzzEnvelope(f *testing.F) {
 	f.Add(byte('n'), uint32(0), []byte{}, int64(math.MinInt64), int64(math.MaxInt64), int64(math.MaxInt64), uint64(math.MaxUint64), []byte{})
 	f.Fuzz(func(t *testing.T, kind byte, codec uint32, version []byte, created, soft, cost int64, row uint64, payload []byte) {
 		e := store.Envelope{Kind: store.Kind(kind), Codec: codec, Created: time.UnixMicro(created), SoftExpiry: time.UnixMicro(soft),
-			Cost: time.Duration(cost), RowVersion: row, Payload: payload}
+			Cost: time.Duration(cost), RowVersion: row, Epoch: uint64(len(version)), Payload: payload}
+		if e.Epoch != 0 {
+			e.Tags = []string{string(version)}
+		}
+		if e.Kind == store.KindFailure {
+			e.RowVersion, e.Failures = 0, row
+		}
 		copy(e.Version[:], version)
 		got, err := store.Decode(e.Encode())
 		if known := strings.ContainsRune("vnfu", rune(kind)); known != (err == nil) {

@@ -92,6 +92,9 @@ type Events struct {
 	// restarted with what it had saved. Spurious calls are allowed. A store whose
 	// servers come back empty needs none. Lost is called as well.
 	Replaced func()
+	// Voided says that the generation of a tag, which this session has read, was changed
+	// by somebody else, or lost. See [Tagger].
+	Voided func(tag string)
 }
 
 // Features says what a store can do. The conformance suite expects exactly what
@@ -166,7 +169,8 @@ type Request struct {
 	// Try numbers the flight's attempts, from 1. A grant belongs to the attempt with
 	// the highest number that has reached the server: one that arrives late, its
 	// connection given up and the question repeated, neither takes the grant away from
-	// a later one nor makes a lease that the flight could fill under again.
+	// a later one nor makes a lease that the flight could fill under again. What it is
+	// answered may be Won all the same, with a lease that can do nothing.
 	Try uint32
 	// TTL of the lease.
 	TTL time.Duration
@@ -220,7 +224,8 @@ type Lease interface {
 	Fail(ctx context.Context, record []byte, ttl time.Duration) (bool, error)
 	// Renew makes the lease last for ttl from now.
 	Renew(ctx context.Context, ttl time.Duration) (bool, error)
-	// Release ends the lease and leaves nothing: the next caller wins at once.
+	// Release ends the lease and leaves no value: the next caller wins at once. A failure
+	// that was remembered when the lease was won may be kept.
 	Release(ctx context.Context) (bool, error)
 }
 

@@ -47,6 +47,8 @@ type Rare struct {
 	Failures     uint64
 	CountedUntil int64
 	RowVersion   uint64
+	// Tags are the stamps of what else the entry depends on: a push on one of them drops it.
+	Tags []Stamp
 }
 
 // Has says that the entry holds an answer of the origin, be it that the row does
@@ -58,7 +60,7 @@ func (e *Entry[V]) IsValue() bool { return e.Rare == nil || !e.Rare.Absent && !e
 
 // Plain says that the entry is a value and nothing else is to be known about it.
 func (e *Entry[V]) Plain() bool {
-	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil
+	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil && e.Rare.Tags == nil
 }
 
 // FailureAt is the failure that is remembered at that moment for those who ask, or nil.
@@ -87,6 +89,14 @@ func (e *Entry[V]) RowVersion() uint64 {
 		return 0
 	}
 	return e.Rare.RowVersion
+}
+
+// Tags are the stamps of the entry's tags.
+func (e *Entry[V]) Tags() []Stamp {
+	if e.Rare == nil {
+		return nil
+	}
+	return e.Rare.Tags
 }
 
 // Stamp is the state of what pushes have said, before an entry was read.
@@ -209,19 +219,31 @@ func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
 	if !ok {
 		return nil, c.clock.NowNano(), false
 	}
-	now, stamp := oe.SnapshotAtNano, oe.Value.Stamp
-	if c.stripes[stamp.stripe].Load() != stamp.pushes {
-		return nil, now, false
-	}
-	if b := c.breaks.Load(); b != stamp.breaks {
-		if stamp.breaks < c.floor.Load() {
-			return nil, now, false
+	now = oe.SnapshotAtNano
+	there, current := c.holds(oe.Value.Stamp)
+	if oe.Value.Rare != nil {
+		for _, s := range oe.Value.Rare.Tags {
+			still, now := c.holds(s)
+			there, current = there && still, current && now
 		}
-	} else {
-		current = true
+	}
+	if !there {
+		return nil, now, false
 	}
 	found := oe.Value // a copy, so that a miss allocates nothing
 	return &found, now, current
+}
+
+// holds says whether what was read under the stamp may be there still, and whether it is
+// current.
+func (c *Cache[K, V]) holds(s Stamp) (there, current bool) {
+	if c.stripes[s.stripe].Load() != s.pushes {
+		return false, false
+	}
+	if c.breaks.Load() == s.breaks {
+		return true, true
+	}
+	return s.breaks >= c.floor.Load(), false
 }
 
 // Stamp is taken before the store is asked, and goes into the entry that is made
@@ -240,10 +262,25 @@ func (c *Cache[K, V]) Current(s Stamp) bool {
 	return c.stripes[s.stripe].Load() == s.pushes && c.breaks.Load() == s.breaks
 }
 
+// CurrentEntry says whether nothing has been heard that the entry depends on.
+func (c *Cache[K, V]) CurrentEntry(e *Entry[V]) bool {
+	if !c.Current(e.Stamp) {
+		return false
+	}
+	if e.Rare != nil {
+		for _, s := range e.Rare.Tags {
+			if !c.Current(s) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // Put stores an entry. An entry whose stamp is not current is left out, as it
 // could not be served and might replace one that can.
 func (c *Cache[K, V]) Put(k K, e *Entry[V]) {
-	if c.otter != nil && c.Current(e.Stamp) {
+	if c.otter != nil && c.CurrentEntry(e) {
 		c.otter.Set(k, *e)
 	}
 }

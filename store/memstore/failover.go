@@ -1,12 +1,17 @@
 package memstore
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // Snapshot is what a store held at a moment, as a replica has it that has heard of
 // nothing since. It never changes.
 type Snapshot struct {
-	entries map[id]entry
-	values  int
+	entries     map[id]entry
+	values      int
+	epochs      map[string]uint64
+	generations map[id]generation
 }
 
 // Snapshot copies what the store holds now: values, leases and failure records, with
@@ -14,7 +19,8 @@ type Snapshot struct {
 func (st *Store) Snapshot() *Snapshot {
 	st.mu.Lock()
 	defer st.unlock()
-	return &Snapshot{entries: copyEntries(st.entries), values: st.values}
+	return &Snapshot{entries: copyEntries(st.entries), values: st.values,
+		epochs: maps.Clone(st.tags.epochs), generations: maps.Clone(st.tags.generations)}
 }
 
 func copyEntries(entries map[id]*entry) map[id]entry {
@@ -44,6 +50,7 @@ func (st *Store) Failover(to *Snapshot) {
 	}
 	over := make(chan struct{})
 	st.failover = over
+	clear(st.tags.armed)
 	var all []*session
 	for _, peers := range st.sessions {
 		for _, s := range peers {
@@ -92,6 +99,7 @@ func (st *Store) restore(to *Snapshot) {
 		st.entries[k] = &copied
 	}
 	st.values = to.values
+	st.tags.epochs, st.tags.generations = maps.Clone(to.epochs), maps.Clone(to.generations)
 	for k := range to.entries {
 		if e := st.entry(k, now); e != nil {
 			st.settle(k, e, now)
@@ -105,5 +113,7 @@ func (st *Store) clear() {
 		e.setTimer(time.Time{}, 0, nil)
 	}
 	clear(st.entries)
+	clear(st.tags.epochs)
+	clear(st.tags.generations)
 	st.values = 0
 }

@@ -11,20 +11,24 @@ type Kind string
 
 // The operations, by the names that errors carry.
 const (
-	OpAttach     Kind = "attach"
-	OpGet        Kind = "get"
-	OpAcquire    Kind = "acquire"
-	OpFill       Kind = "fill"
-	OpFail       Kind = "fail"
-	OpRenew      Kind = "renew"
-	OpRelease    Kind = "release"
-	OpSet        Kind = "set"
-	OpInvalidate Kind = "invalidate" // once for each key
-	OpExpire     Kind = "expire"     // once for each key
-	OpPing       Kind = "ping"
+	OpAttach      Kind = "attach"
+	OpGet         Kind = "get"
+	OpAcquire     Kind = "acquire"
+	OpFill        Kind = "fill"
+	OpFail        Kind = "fail"
+	OpRenew       Kind = "renew"
+	OpRelease     Kind = "release"
+	OpSet         Kind = "set"
+	OpInvalidate  Kind = "invalidate" // once for each key
+	OpExpire      Kind = "expire"     // once for each key
+	OpPing        Kind = "ping"
+	OpEpoch       Kind = "epoch"
+	OpGenerations Kind = "generations" // once for all tags
+	OpVoidTags    Kind = "void tags"   // once for all tags
 )
 
-// Op is one operation on its way to the store. Key is empty for attach and ping.
+// Op is one operation on its way to the store. Key is empty for attach and ping,
+// and for what is about tags.
 type Op struct {
 	Kind      Kind
 	Name, Key string

@@ -61,6 +61,7 @@ type Store struct {
 	// under it.
 	mu       sync.Mutex
 	entries  map[id]*entry
+	tags     tags
 	values   int                   // entries with a value
 	sessions map[string][]*session // by name, closed ones are removed
 	dirty    []*session            // sessions with news, see unlock
@@ -84,6 +85,7 @@ func New(options ...Options) *Store {
 	}
 	st := &Store{
 		entries:  make(map[id]*entry),
+		tags:     newTags(),
 		sessions: make(map[string][]*session),
 		counts:   make(map[Kind]int),
 	}

@@ -18,6 +18,7 @@ const (
 	valueChanged eventKind = iota // of a key: Changed, and its watches wake
 	leaseChanged                  // of a key: its watches wake
 	lost                          // Lost, and all watches wake
+	tagVoided                     // Voided, of a tag
 )
 
 // arm makes the session hear of the next change of the key, once.
@@ -75,6 +76,7 @@ func (st *Store) lose() {
 	if st.options.NoPush {
 		return
 	}
+	clear(st.tags.armed)
 	for _, peers := range st.sessions {
 		for _, s := range peers {
 			clear(s.armed)
@@ -103,9 +105,10 @@ func (s *session) drain() {
 	for len(s.queue) > 0 && !st.held {
 		ev := s.queue[0]
 		s.queue = s.queue[1:]
-		if ev.kind == lost {
+		switch ev.kind {
+		case lost:
 			s.wakeAll()
-		} else {
+		case valueChanged, leaseChanged:
 			s.wake(ev.key)
 		}
 		s.call(ev)
@@ -121,6 +124,8 @@ func (s *session) call(ev event) {
 		s.events.Changed(ev.key)
 	case ev.kind == lost && s.events.Lost != nil:
 		s.events.Lost()
+	case ev.kind == tagVoided && s.events.Voided != nil:
+		s.events.Voided(ev.key)
 	}
 }
 
