@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,11 +152,10 @@ func (c *Cache[K, V]) localTTL() time.Duration {
 // call is what a caller who waits until the moment until wants of a flight.
 func (c *Cache[K, V]) call(until int64) flight.Call[outcome[V]] {
 	if c.remote == nil {
-		return flight.Call[outcome[V]]{Until: until, Armed: true}
+		return flight.Call[outcome[V]]{Until: until, MaxAge: math.MaxInt64}
 	}
 	return flight.Call[outcome[V]]{
 		Until:  until,
-		Armed:  c.remote.session.Features().Push && !c.remote.broken.Load(),
 		MaxAge: c.localTTL(),
 		Accept: c.accept, // who cannot have the interim looks at the store
 	}

@@ -431,7 +431,6 @@ func (m *miss[K, V]) timedOut() outcome[V] {
 func (m *miss[K, V]) withoutStore(ctx context.Context, cause error) outcome[V] {
 	c := m.c
 	m.stamp = c.local.Stamp(m.f.Key)
-	c.flights.Disarm(m.f)
 	// A value that is still within its time is as good as it was before the
 	// connection broke, up to Local.TTL.
 	if e, now, _ := c.local.Get(m.key); e != nil && now < e.Fresh && e.IsValue() && !m.same(e) {

@@ -9,8 +9,7 @@
 //     visible in local, unless what it carries may have become old: a push on
 //     its key takes it out of the table ([Table.Changed]), unless it waits for
 //     somebody else's load and so carries nothing; this process's own write takes
-//     it out in any case ([Table.BeginWrite]); and where the store cannot push, or
-//     was not asked, its age does.
+//     it out in any case ([Table.BeginWrite]); and at last its age does.
 //   - whose result may be published: [Table.Land]. Not that of a flight that was
 //     in the air when this process wrote the key, in the table or not: the voids
 //     are counted per key as long as any flight or write of the key is alive.
@@ -65,17 +64,15 @@ type Flight[R any] struct {
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
 	waiting bool   // guarded by the shard's lock: waits for somebody else's load
-	unarmed bool   // guarded by the shard's lock: no push will tell that it carries old data
 }
 
 // Call is what a caller wants of a flight.
 type Call[R any] struct {
 	// Until is the moment for which the caller will wait.
 	Until int64
-	// Armed: who changes a key takes its flight out of the table. If not, or if the
-	// flight has been disarmed, one older than MaxAge is not joined: so a join stays
-	// within the bound of local staleness where nobody tells of a change.
-	Armed  bool
+	// MaxAge: an older flight is not joined, unless it waits. Pushes take a flight whose
+	// key has changed out of the table long before, but pushes can be swallowed unnoticed;
+	// so a join stays within the bound of local staleness whatever happens to them.
 	MaxAge time.Duration
 	// Accept says whether the caller may be given the Interim of a refresh. A refresh
 	// whose interim is not accepted is not joined: its load may take long, and the
@@ -141,7 +138,7 @@ func (f *Flight[R]) joinable(call *Call[R]) bool {
 	if f.Interim != nil && call.Accept != nil && !call.Accept(f.Interim) {
 		return false
 	}
-	return f.waiting || call.Armed && !f.unarmed || time.Since(f.born) <= call.MaxAge
+	return f.waiting || time.Since(f.born) <= call.MaxAge
 }
 
 // begin makes the flight that can be joined from now on. The lock is held.
@@ -193,15 +190,6 @@ func (t *Table[R]) SetWaiting(f *Flight[R], waiting bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.waiting = waiting
-}
-
-// Disarm says that the flight goes on without the store: no push will tell that
-// what it carries has become old.
-func (t *Table[R]) Disarm(f *Flight[R]) {
-	s := t.shard(f.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.unarmed = true
 }
 
 // Leave takes the flight out of the table before it lands, so that Until is final.

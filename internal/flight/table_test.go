@@ -26,7 +26,7 @@ func quiet(t *testing.T, tab *Table[string]) {
 // lead begins a flight and fails if one was joined instead.
 func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 	t.Helper()
-	f, leads := tab.Join(k, Call[string]{Armed: true})
+	f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour})
 	if !leads {
 		t.Fatalf("joined a flight of %q, expected to lead", k)
 	}
@@ -35,7 +35,7 @@ func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 
 func joins(t *testing.T, tab *Table[string], k string, want *Flight[string]) {
 	t.Helper()
-	if f, leads := tab.Join(k, Call[string]{Armed: true}); leads || f != want {
+	if f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour}); leads || f != want {
 		t.Fatalf("joined %p (leads %t), want %p", f, leads, want)
 	}
 }
@@ -82,7 +82,7 @@ func TestPublishBeforeTheNextLeads(t *testing.T) {
 	tab.Land(f, "", func() {
 		go func() {
 			close(started)
-			next, leads := tab.Join("k", Call[string]{Armed: true})
+			next, leads := tab.Join("k", Call[string]{MaxAge: time.Hour})
 			saw = visible.Load() && leads
 			joined <- next
 		}()
@@ -236,9 +236,9 @@ func TestMaxAge(t *testing.T) {
 // A flight waits as long as the most patient caller who joined.
 func TestUntil(t *testing.T) {
 	tab := NewTable[string]()
-	f, _ := tab.Join("k", Call[string]{Until: 5, Armed: true})
+	f, _ := tab.Join("k", Call[string]{Until: 5, MaxAge: time.Hour})
 	for _, u := range []int64{3, 9, 7} {
-		tab.Join("k", Call[string]{Until: u, Armed: true})
+		tab.Join("k", Call[string]{Until: u, MaxAge: time.Hour})
 	}
 	if f.Until() != 9 {
 		t.Errorf("the flight waits until %d, want 9", f.Until())
@@ -250,9 +250,9 @@ func TestUntil(t *testing.T) {
 func TestInterim(t *testing.T) {
 	tab := NewTable[string]()
 	old := "old"
-	f, _ := tab.Join("k", Call[string]{Armed: true, Interim: func() *string { return &old }})
+	f, _ := tab.Join("k", Call[string]{MaxAge: time.Hour, Interim: func() *string { return &old }})
 	other := func() *string { t.Error("a joiner was asked for an interim"); return nil }
-	if g, leads := tab.Join("k", Call[string]{Armed: true, Interim: other}); leads || g.Interim != &old {
+	if g, leads := tab.Join("k", Call[string]{MaxAge: time.Hour, Interim: other}); leads || g.Interim != &old {
 		t.Errorf("leads %t, interim %p", leads, g.Interim)
 	}
 	tab.Land(f, "", nil, nil)
@@ -327,7 +327,7 @@ func TestTableProperties(t *testing.T) {
 					w.RLock()
 					ended := w.ended
 					w.RUnlock()
-					f, leads := tab.Join(k, Call[string]{Armed: true})
+					f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour})
 					if !leads {
 						<-f.Done()
 						if f.Result() != k {
@@ -435,7 +435,7 @@ func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 3000 {
-				f, leads := tab.Join("k", Call[string]{Armed: true})
+				f, leads := tab.Join("k", Call[string]{MaxAge: time.Hour})
 				if !leads {
 					<-f.Done()
 					continue
