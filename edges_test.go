@@ -722,3 +722,24 @@ func TestFailureReachesThoseWhoPoll(t *testing.T) {
 		db.wantLoads(t, 1)
 	})
 }
+
+// A connection is cut in the moment of a fill. It is tried once more: if the first attempt
+// was not applied, the value is stored all the same; if it was, the second is refused, and
+// the store has the value. Either way there is no second load.
+func TestFillIsTriedTwice(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		for key, fault := range map[string]memstore.Fault{"not applied": {Err: memstore.ErrDown}, "applied": {LoseReply: true}} {
+			db := newOrigin("v1", 0)
+			caches := fleet(t, st, options{Load: db.load, TTL: time.Hour})
+			faultNext(st, memstore.OpFill, 1, fault)
+			wantAll(t, herd(bg, 2, key, caches[0]), "v1")
+			wantStored(t, st, key, "v1")
+			nothingHeld(t, st)
+			wantAll(t, herd(bg, 2, key, caches...), "v1")
+			db.wantLoads(t, 1)
+			if s := caches[0].Stats(); s.FillsRefused != 0 {
+				t.Errorf("%s: %d fills are said to be refused", key, s.FillsRefused)
+			}
+		}
+	})
+}

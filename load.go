@@ -204,9 +204,11 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byte, ttl time.Duration, e *local.Entry[V]) (err error) {
 	c := m.c
 	m.stamp = c.local.Stamp(m.f.Key) // the fill reads the value again, and arms for it
-	var ok bool
-	// Tried also while the store is taken for unreachable: all who wait depend on it.
-	err = c.remote.must(ctx, m.f.Key, func(ctx context.Context) error {
+	ok, attempts := false, 0
+	// Tried also while the store is taken for unreachable: all who wait depend on it. And
+	// once more after a connection was cut: the lease says whether that is too late.
+	err = c.remote.again(c.remote.must, ctx, m.f.Key, func(ctx context.Context) error {
+		attempts++
 		ok, err = lease.Fill(ctx, data, ttl)
 		return err
 	})
@@ -214,6 +216,7 @@ func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byt
 	case errors.Is(err, store.ErrTooLarge): // not applied, and the lease is still there
 	case err != nil: // nobody knows whether it was applied
 		c.releaseLater(ctx, m.f.Key, lease)
+	case !ok && attempts > 1: // the first attempt may have been applied: local cannot know
 	case !ok:
 		m.refused()
 	default:

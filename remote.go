@@ -86,8 +86,15 @@ func (r *remote) must(ctx context.Context, key string, op func(context.Context) 
 // connection that was cut, it is tried once more, so that this costs no load
 // without a lease.
 func (r *remote) twice(ctx context.Context, key string, op func(context.Context) error) error {
+	return r.again(r.do, ctx, key, op)
+}
+
+// way is do or must.
+type way func(ctx context.Context, key string, op func(context.Context) error) error
+
+func (r *remote) again(try way, ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
-	err := r.do(ctx, key, op)
+	err := try(ctx, key, op)
 	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).isDown.Load() || time.Since(start) > r.timeout/2 {
 		return err
 	}
@@ -98,7 +105,7 @@ func (r *remote) twice(ctx context.Context, key string, op func(context.Context)
 		return err
 	case <-t.C:
 	}
-	return r.do(ctx, key, op)
+	return try(ctx, key, op)
 }
 
 // learn passes the outcome of an operation on: to the observer, and to those who
@@ -147,8 +154,8 @@ func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request
 	return r.acquireBy(r.do, ctx, key, req)
 }
 
-func (r *remote) acquireBy(way func(context.Context, string, func(context.Context) error) error, ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
-	err = way(ctx, key, func(ctx context.Context) error {
+func (r *remote) acquireBy(try way, ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
+	err = try(ctx, key, func(ctx context.Context) error {
 		req.Try++
 		a, err = r.session.Acquire(ctx, key, *req)
 		return err
