@@ -92,11 +92,11 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	}
 	c.accept = c.acceptInterim
 	c.life, c.end = context.WithCancel(context.Background())
-	entries := o.Local.MaxEntries
-	if o.Local.Off {
-		entries = 0
+	size := o.Local
+	if size.Off {
+		size = LocalOptions{}
 	}
-	c.local = local.New[K, V](local.Options{MaxEntries: entries, Grace: o.grace(), Shared: o.Store != nil || o.Tags})
+	c.local = local.New[K, V](local.Options{MaxEntries: size.MaxEntries, MaxWeight: size.MaxBytes, Grace: o.grace(), Shared: o.Store != nil || o.Tags})
 	c.flights = flight.NewTable[outcome[V]]()
 	if o.Store != nil {
 		if err := c.attach(); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // entry is what was loaded or Set, as local keeps it: its age and its freshness
 // count from now.
-func (c *Cache[K, V]) entry(l *loaded[V], stamp local.Stamp) *local.Entry[V] {
+func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry[V] {
 	now := c.local.Now()
 	e := &local.Entry[V]{
 		Value:   l.value,
@@ -29,7 +29,22 @@ func (c *Cache[K, V]) entry(l *loaded[V], stamp local.Stamp) *local.Entry[V] {
 	} else if c.opts.Version != nil {
 		e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
 	}
+	c.weigh(key, e)
 	return e
+}
+
+// weigh notes what the entry takes, where that counts.
+func (c *Cache[K, V]) weigh(key K, e *local.Entry[V]) {
+	if c.opts.Local.MaxBytes == 0 {
+		return
+	}
+	if e.Rare == nil {
+		e.Rare = &local.Rare{}
+	}
+	e.Rare.Weight = entryOverhead
+	if e.IsValue() {
+		e.Rare.Weight = uint32(min(max(c.opts.Weigh(key, e.Value), 1), math.MaxUint32))
+	}
 }
 
 // encode is the envelope of an entry that is fresh for ttl from its creation.
@@ -82,7 +97,7 @@ func unstorableMark[V any](e *local.Entry[V], l *loaded[V], granted time.Time) [
 // slow cannot make the value live longer than a whole TTL from now.
 //
 // asked is when the store was asked: what it says may have become old since then.
-func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], tagged, error) {
+func (c *Cache[K, V]) decode(key K, data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], tagged, error) {
 	env, err := store.Decode(data)
 	if err != nil {
 		return nil, tagged{}, err
@@ -121,5 +136,6 @@ func (c *Cache[K, V]) decode(data []byte, stamp local.Stamp, asked int64) (*loca
 	if env.RowVersion != 0 {
 		e.Rare = &local.Rare{RowVersion: env.RowVersion}
 	}
+	c.weigh(key, e)
 	return e, t, nil
 }

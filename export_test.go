@@ -43,7 +43,7 @@ func (c *Cache[K, V]) Validate() []string {
 		wrong = append(wrong, fmt.Sprintf("slots for loads without a lease: %d used, %d waiting, %d strays", at.Used, at.Waiting, at.Strays))
 	}
 	s := c.Stats()
-	if s.LocalEntries > c.opts.Local.MaxEntries {
+	if s.LocalEntries > c.opts.Local.MaxEntries && c.opts.Local.MaxBytes == 0 {
 		wrong = append(wrong, fmt.Sprintf("%d local entries, at most %d are allowed", s.LocalEntries, c.opts.Local.MaxEntries))
 	}
 	if c.opts.LoadMany != nil {

@@ -113,11 +113,11 @@ func (m *miss[K, V]) sharedFailure(a store.Answer) outcome[V] {
 // that it may still serve. For as long again it is remembered how many loads have
 // failed in a row, m.failures. A private failure only holds back further loads.
 func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration, private bool) {
-	e := &local.Entry[V]{Stamp: m.stamp, Rare: &local.Rare{Absent: true}, Trusted: m.c.local.Now()}
+	e := &local.Entry[V]{Stamp: m.stamp, Rare: &local.Rare{Absent: true, Weight: entryOverhead}, Trusted: m.c.local.Now()}
 	if m.old != nil && m.c.local.CurrentEntry(m.old) {
 		kept := *m.old
 		e = &kept
-		e.Rare = &local.Rare{RowVersion: kept.RowVersion(), Tags: kept.Tags()}
+		e.Rare = &local.Rare{RowVersion: kept.RowVersion(), Tags: kept.Tags(), Weight: kept.Weight()}
 	}
 	now := m.c.local.Now()
 	e.Rare.Failure, e.Rare.FailedUntil, e.Rare.Private = err, until(now, ttl), private

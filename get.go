@@ -294,7 +294,7 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if err != nil || !item.Found {
 		return Result[V]{}, false, err
 	}
-	e, t, err := c.decode(item.Data, local.Stamp{}, asked)
+	e, t, err := c.decode(key, item.Data, local.Stamp{}, asked)
 	if err == nil && c.tags != nil {
 		if err = c.checkTags(ctx, e, t); errors.Is(err, store.ErrUnavailable) {
 			return Result[V]{}, false, err

@@ -57,7 +57,7 @@ func (c *Cache[K, V]) setEntry(ctx context.Context, key K, l *loaded[V]) (e *loc
 	if l.tagged.tags, err = c.tagsOf(key, l.value, false, nil); err != nil {
 		return nil, false, err
 	}
-	e = c.entry(l, local.Stamp{})
+	e = c.entry(key, l, local.Stamp{})
 	valid, err = c.validate(ctx, e, l.tagged)
 	return e, valid, err
 }
@@ -121,8 +121,8 @@ func (c *Cache[K, V]) expireLocal(key K) {
 	stale := *e
 	stale.Soft, stale.Fresh = min(e.Soft, now), min(e.Fresh, now)
 	stale.Rare = nil
-	if v := e.RowVersion(); v != 0 || e.Tags() != nil {
-		stale.Rare = &local.Rare{RowVersion: v, Tags: e.Tags()}
+	if e.Rare != nil { // without a failure
+		stale.Rare = &local.Rare{RowVersion: e.RowVersion(), Tags: e.Tags(), Weight: e.Weight()}
 	}
 	c.local.Put(key, &stale)
 }

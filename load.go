@@ -172,7 +172,7 @@ func (m *miss[K, V]) tag(ctx context.Context, l *loaded[V], t tagged) (valid boo
 		return false
 	}
 	t.tags = tags
-	l.tagged, l.entry = t, c.entry(l, m.stamp)
+	l.tagged, l.entry = t, c.entry(m.key, l, m.stamp)
 	valid, err = c.validate(ctx, l.entry, t)
 	return valid && err == nil
 }

@@ -247,7 +247,7 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
 	c := m.c
 	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
-	e, t, err := c.decode(data, m.stamp, m.asked)
+	e, t, err := c.decode(m.key, data, m.stamp, m.asked)
 	if err == nil && c.tags != nil {
 		err = c.checkTags(ctx, e, t)
 	}
@@ -278,7 +278,7 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
 	case m.replacing == nil && c.mayServeStale(e, now):
 		if m.publish, m.again = e, true; m.heldBack != nil && now < m.heldBack.FailedUntil {
 			rare := *m.heldBack
-			rare.Absent, rare.NotFound, rare.RowVersion, rare.Tags = false, false, e.RowVersion(), e.Tags()
+			rare.Absent, rare.NotFound, rare.RowVersion, rare.Tags, rare.Weight = false, false, e.RowVersion(), e.Tags(), e.Weight()
 			e.Rare, m.again = &rare, false
 		}
 		return outcome[V]{entry: e, source: SourceStore, stale: true}, true

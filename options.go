@@ -183,6 +183,10 @@ type Options[K comparable, V any] struct {
 	// it is Set, and for each row of LoadMany. It implies Tags. Default nil.
 	TagsOf func(K, V) []string
 
+	// Weigh says how many bytes an entry takes in local, for Local.MaxBytes. Needed with it
+	// unless V is []byte or string, whose default counts the key, the value and 128 bytes.
+	Weigh func(K, V) int
+
 	// Clone copies a value before it is handed out. Default: callers share values
 	// that hold pointers, and must not change them.
 	Clone func(V) V
@@ -198,6 +202,10 @@ type Options[K comparable, V any] struct {
 type LocalOptions struct {
 	// MaxEntries is its size. Default 10,000.
 	MaxEntries int
+
+	// MaxBytes is its size in bytes, as Options.Weigh counts them, instead of MaxEntries.
+	// `onefill size` finds a size for a hit rate. Default 0: MaxEntries counts.
+	MaxBytes int64
 
 	// TTL is how long an entry is served without a look at the store, and so the
 	// bound of local staleness after an invalidation in another process. Default:
@@ -268,6 +276,16 @@ func (o *Options[K, V]) validate() error {
 	if !(o.EarlyRefresh >= 0) || math.IsInf(o.EarlyRefresh, 1) {
 		bad("EarlyRefresh is %v; it must be 0 or a positive number", o.EarlyRefresh)
 	}
+	switch {
+	case o.Local.MaxBytes < 0:
+		bad("Local.MaxBytes is negative: %d; 0 means that MaxEntries counts", o.Local.MaxBytes)
+	case o.Local.MaxBytes > 0 && o.Local.MaxEntries > 0:
+		bad("Local.MaxBytes (%d) and Local.MaxEntries (%d) are both set; the size is one of them", o.Local.MaxBytes, o.Local.MaxEntries)
+	case o.Local.MaxBytes > 0 && o.Weigh == nil && defaultWeigh[K, V](nil) == nil:
+		bad("Local.MaxBytes is set and Weigh is nil: set Weigh to a function that says how many bytes a %T takes", *new(V))
+	case o.Local.MaxBytes == 0 && o.Weigh != nil:
+		bad("Weigh is set and Local.MaxBytes is not: entries are weighed for that only")
+	}
 	if o.MaxLoads > 0 && o.MaxLoadsDegraded > o.MaxLoads {
 		bad("MaxLoadsDegraded (%d) is more than MaxLoads (%d)", o.MaxLoadsDegraded, o.MaxLoads)
 	}
@@ -326,17 +344,36 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	}
 	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValueBytes)
 	o.Tags = o.Tags || o.TagsOf != nil
-	o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
+	if o.Local.MaxBytes == 0 {
+		o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
+	}
 	if o.Codec == nil {
 		o.Codec = defaultCodec[V]()
 	}
 	if o.Key == nil {
 		o.Key = defaultKey[K]()
 	}
+	if o.Weigh == nil {
+		o.Weigh = defaultWeigh[K, V](o.Key)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	return o
+}
+
+// entryOverhead is what an entry of local takes beside its key and value, about.
+const entryOverhead = 128
+
+// defaultWeigh is nil if the size of a V cannot be told.
+func defaultWeigh[K comparable, V any](key func(K) string) func(K, V) int {
+	switch any(*new(V)).(type) {
+	case []byte:
+		return func(k K, v V) int { return len(key(k)) + len(any(v).([]byte)) + entryOverhead }
+	case string:
+		return func(k K, v V) int { return len(key(k)) + len(any(v).(string)) + entryOverhead }
+	}
+	return nil
 }
 
 // localTTL is Local.TTL with its default.

@@ -31,13 +31,14 @@ type Stats struct {
 	Undecodable     uint64 // stored entries that could not be read
 	Unstorable      uint64 // loaded values that could not be encoded or were too large
 
-	LoadsInFlight  int  // places at the origin in use
-	LoadLimit      int  // places at the origin now: from MaxLoadsDegraded to MaxLoads
-	LoadsWaiting   int  // flights that wait for a place
-	LoadsStray     int  // loads that were left behind and whose loader still runs
-	ReplaysWaiting int  // keys whose write failed, and is to be repeated
-	LocalEntries   int  // in local, including some that have expired
-	StoreDown      bool // the store, or one of its servers, is unreachable
+	LoadsInFlight  int    // places at the origin in use
+	LoadLimit      int    // places at the origin now: from MaxLoadsDegraded to MaxLoads
+	LoadsWaiting   int    // flights that wait for a place
+	LoadsStray     int    // loads that were left behind and whose loader still runs
+	ReplaysWaiting int    // keys whose write failed, and is to be repeated
+	LocalEntries   int    // in local, including some that have expired
+	LocalBytes     uint64 // what they weigh, where Local.MaxBytes is set
+	StoreDown      bool   // the store, or one of its servers, is unreachable
 }
 
 type counters struct {
@@ -92,6 +93,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Unstorable:      n.unstorable.Load(),
 		Replayed:        n.replayed.Load(),
 		RefreshesFailed: n.refreshesFailed.Load(),
+		LocalBytes:      c.local.Weight(),
 		LocalEntries:    c.local.Len(),
 	}
 	at := c.slots.State()

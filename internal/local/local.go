@@ -47,6 +47,7 @@ type Rare struct {
 	Failures     uint64
 	CountedUntil int64
 	RowVersion   uint64
+	Weight       uint32 // where the size is in bytes
 	// Tags are the stamps of what else the entry depends on: a push on one of them drops it.
 	Tags []Stamp
 }
@@ -91,6 +92,14 @@ func (e *Entry[V]) RowVersion() uint64 {
 	return e.Rare.RowVersion
 }
 
+// Weight is what the entry weighs, 0 where entries are counted.
+func (e *Entry[V]) Weight() uint32 {
+	if e.Rare == nil {
+		return 0
+	}
+	return e.Rare.Weight
+}
+
 // Tags are the stamps of the entry's tags.
 func (e *Entry[V]) Tags() []Stamp {
 	if e.Rare == nil {
@@ -111,6 +120,7 @@ type Stamp struct {
 type Cache[K comparable, V any] struct {
 	otter   *otter.Cache[K, Entry[V]] // nil: nothing is kept
 	clock   clock
+	most    int64         // weight, 0 where entries are counted
 	grace   time.Duration // how long entries are kept after their soft expiry
 	seed    maphash.Seed
 	stripes []atomic.Uint32
@@ -131,8 +141,10 @@ const maxStripes = 1 << 18
 
 // Options of a Cache.
 type Options struct {
-	// MaxEntries is the size, 0 for a cache that keeps nothing.
+	// MaxEntries is the size, or MaxWeight is, in whatever entries weigh. Both 0: a cache
+	// that keeps nothing.
 	MaxEntries int
+	MaxWeight  int64
 	// Grace is how long after its soft expiry an entry is kept.
 	Grace time.Duration
 	// Shared: pushes will come, so stripes are needed.
@@ -144,26 +156,40 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 	c := &Cache[K, V]{
 		clock:   clock{time.Now().Add(-time.Hour)}, // so that no moment is 0 or negative
 		grace:   o.Grace,
+		most:    o.MaxWeight,
 		seed:    maphash.MakeSeed(),
 		stripes: make([]atomic.Uint32, 1),
 	}
 	if o.Shared {
 		n := 256
-		for n < o.MaxEntries && n < maxStripes {
+		for n < o.entries() && n < maxStripes {
 			n *= 2
 		}
 		c.stripes = make([]atomic.Uint32, n)
 	}
-	if o.MaxEntries > 0 {
-		c.otter = otter.Must(&otter.Options[K, Entry[V]]{
-			MaximumSize: o.MaxEntries,
-			Clock:       c.clock,
-			ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, Entry[V]]) time.Duration {
-				return max(c.end(&e.Value)-time.Duration(c.clock.NowNano()), 1)
-			}),
-		})
+	if o.MaxEntries == 0 && o.MaxWeight == 0 {
+		return c
 	}
+	oo := &otter.Options[K, Entry[V]]{
+		MaximumSize: o.MaxEntries,
+		Clock:       c.clock,
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, Entry[V]]) time.Duration {
+			return max(c.end(&e.Value)-time.Duration(c.clock.NowNano()), 1)
+		}),
+	}
+	if o.MaxWeight > 0 {
+		oo.MaximumSize, oo.MaximumWeight = 0, uint64(o.MaxWeight)
+		// It runs under a lock of otter's: the entry was weighed before.
+		oo.Weigher = func(_ K, e Entry[V]) uint32 { return max(e.Weight(), 1) }
+	}
+	c.otter = otter.Must(oo)
 	return c
+}
+
+// entries is about how many there will be.
+func (o *Options) entries() int {
+	const typical = 1 << 10 // of a weight in bytes
+	return max(o.MaxEntries, int(min(o.MaxWeight/typical, maxStripes)))
 }
 
 // end is the moment after which no option allows to serve the entry.
@@ -278,9 +304,14 @@ func (c *Cache[K, V]) CurrentEntry(e *Entry[V]) bool {
 }
 
 // Put stores an entry. An entry whose stamp is not current is left out, as it
-// could not be served and might replace one that can.
+// could not be served and might replace one that can; so is one that weighs more than
+// everything may.
 func (c *Cache[K, V]) Put(k K, e *Entry[V]) {
-	if c.otter != nil && c.CurrentEntry(e) {
+	switch {
+	case c.otter == nil || !c.CurrentEntry(e):
+	case c.most > 0 && int64(e.Weight()) > c.most: // it would drive everything else out
+		c.otter.Invalidate(k)
+	default:
 		c.otter.Set(k, *e)
 	}
 }
@@ -312,6 +343,14 @@ func (c *Cache[K, V]) Len() int {
 		return 0
 	}
 	return c.otter.EstimatedSize()
+}
+
+// Weight is what the entries weigh together, about; 0 where they are counted.
+func (c *Cache[K, V]) Weight() uint64 {
+	if c.otter == nil || !c.otter.IsWeighted() {
+		return 0
+	}
+	return c.otter.WeightedSize()
 }
 
 // Close frees what the cache holds.
