@@ -2,11 +2,18 @@
 # Makes sure that what the tests need is there: the servers that they start
 # themselves (private ones, on free ports, in temporary directories), and a C
 # compiler for the race detector. On Debian and Ubuntu it installs what is missing
-# if it may; elsewhere it says what to install.
+# if it may; elsewhere it says what to install. PgBouncer is installed where that is
+# possible; without it its tests are skipped.
 set -euo pipefail
 
 have() { command -v "$1" >/dev/null 2>&1; }
 have_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+
+as_root=()
+if ((EUID != 0)); then
+  as_root=(sudo -n)
+fi
+can_install() { have apt-get && { ((EUID == 0)) || { have sudo && sudo -n true 2>/dev/null; }; }; }
 
 programs=() packages=()
 need() { programs+=("$1") packages+=("$2"); }
@@ -14,6 +21,7 @@ if [[ ${ONEFILL_SKIP_SERVERS:-} != 1 ]]; then
   have redis-server || need redis-server redis-server
   have memcached || need memcached memcached
   have_postgres || need postgres postgresql
+  have pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || ! can_install || need pgbouncer pgbouncer
 fi
 if ! have "$(go env CC | cut -d' ' -f1)"; then
   need "a C compiler (for go test -race)" gcc
@@ -23,11 +31,7 @@ fi
 
 missing=$(printf ', %s' "${programs[@]}")
 missing=${missing:2}
-as_root=()
-if ((EUID != 0)); then
-  as_root=(sudo -n)
-fi
-if have apt-get && { ((EUID == 0)) || { have sudo && sudo -n true 2>/dev/null; }; }; then
+if can_install; then
   echo "installing what the tests need: ${packages[*]}"
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT

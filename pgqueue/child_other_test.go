@@ -1,0 +1,7 @@
+//go:build !linux
+
+package pgqueue
+
+import "os/exec"
+
+func dieWithParent(*exec.Cmd) {}

@@ -1,0 +1,3 @@
+DROP TABLE {schema}.jobs_once;
+DROP TABLE {schema}.jobs_dead;
+DROP TABLE {schema}.jobs;

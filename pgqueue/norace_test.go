@@ -1,0 +1,5 @@
+//go:build !race
+
+package pgqueue
+
+const raceEnabled = false

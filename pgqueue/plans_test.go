@@ -1,0 +1,102 @@
+package pgqueue
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onefill/onefill/queue"
+)
+
+// TestTrap4PlansOfAnEmptyTable: a snapshot is held, 40,000 jobs were done since, and
+// ANALYZE has just said what is true: there is next to nothing in the table. It does not
+// say that there are 80,000 versions of rows that cannot be removed. What is counted are
+// the blocks that a statement looks at.
+func TestTrap4PlansOfAnEmptyTable(t *testing.T) {
+	t.Parallel()
+	const n = 40_000
+	t.Run("nothing", func(t *testing.T) {
+		// Of a join, the planner thinks, the cheapest plan is to walk through all there is.
+		// No statement may have that plan.
+		q := bloated(t, n, 0)
+		q.enqueued(t, jobs(40)...)
+		ds := q.received(t, 30, time.Hour)
+		cs := make([]claim, len(ds))
+		given, graves := make([]returned, len(ds)), make([]buried, len(ds))
+		for i, d := range ds {
+			cs[i], _ = parseToken(d.Token)
+			given[i], graves[i] = returned{ID: cs[i].id, Fence: cs[i].fence}, buried{ID: cs[i].id, Fence: cs[i].fence}
+		}
+		naive := inSchema("DELETE FROM {schema}.jobs USING unnest($1::bigint[], $2::int[]) AS t(id, fence) WHERE jobs.id = t.id AND jobs.fence = t.fence", q.opts.schema)
+		for _, s := range []struct {
+			name string
+			most int64
+			stmt
+		}{
+			{"naive ack", 1 << 40, stmt{naive, arrays(cs)}},
+			{"claim", n / 10, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin})},
+			{"ack", n / 10, stmt{q.sql.ack, arrays(cs)}},
+			{"extend", n / 10, stmt{q.sql.extend, append(arrays(cs), "1000000")}},
+			{"nack", n / 10, stmt{q.sql.nack, append(arrays(cs), asJSON(given))}},
+			{"dead", n / 10, stmt{q.sql.dead, append(arrays(cs), asJSON(graves))}},
+		} {
+			blocks := q.blocks(t, s.stmt)
+			t.Logf("%s of %d jobs: %d blocks", s.name, len(ds), blocks)
+			if blocks > s.most {
+				t.Errorf("%s has looked at %d blocks for %d jobs", s.name, blocks, len(ds))
+			}
+		}
+		ok(t, q.Ack(t.Context(), tokens(ds)...)) // everything was taken back
+	})
+	t.Run("hardly anything", func(t *testing.T) {
+		// The morning comes, and the statistics are as they were. To collect the little that
+		// is due and sort it is cheap, the planner thinks. A claim must take the first 100
+		// and stop.
+		q := bloated(t, n, 20)
+		q.fill(t, n)
+		blocks := q.blocks(t, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin}))
+		t.Logf("claim of 100 of %d jobs: %d blocks", n, blocks)
+		if blocks > 2000 {
+			t.Errorf("the claim has looked at %d blocks for 100 jobs", blocks)
+		}
+	})
+}
+
+// bloated is a queue under an old snapshot, without jobs, after done of them, whose
+// statistics say that there are as many as alive.
+func bloated(t *testing.T, done, alive int) *Queue {
+	q := opened(t)
+	held, err := conn(t, shared.Get(t).URL()).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	ok(t, err)
+	_, err = held.Exec(t.Context(), inSchema("SELECT count(*) FROM {schema}.jobs", q.opts.schema))
+	ok(t, err)
+	q.fill(t, done)
+	q.run(t, "UPDATE {schema}.jobs SET run_at = now() + interval '1 minute', fence = 1, attempts = 1")
+	q.run(t, "DELETE FROM {schema}.jobs")
+	q.fill(t, alive)
+	q.run(t, "ANALYZE {schema}.jobs")
+	ok(t, q.Ack(t.Context(), tokens(q.received(t, maxBatch, time.Minute))...))
+	return q
+}
+
+// blocks executes a statement, says how many blocks it has looked at, and takes it back.
+func (q *Queue) blocks(t testing.TB, s stmt) int64 {
+	t.Helper()
+	tx, err := q.pool.Begin(t.Context())
+	ok(t, err)
+	defer tx.Rollback(t.Context())
+	_, err = tx.Exec(t.Context(), inOrder.sql)
+	ok(t, err)
+	r := tx.Conn().PgConn().ExecParams(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.sql, s.values(), nil, nil, nil).Read()
+	ok(t, r.Err)
+	var plans []struct {
+		Plan struct {
+			Hit  int64 `json:"Shared Hit Blocks"`
+			Read int64 `json:"Shared Read Blocks"`
+		}
+	}
+	ok(t, json.Unmarshal(r.Rows[0][0], &plans))
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}

@@ -1,0 +1,36 @@
+package pgqueue
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/onefill/onefill/queue"
+)
+
+// claim is what a token says: the job, and the fence as it was left by the claim.
+type claim struct {
+	id    int64
+	fence int64
+}
+
+func (c claim) token() queue.Token {
+	return queue.Token(text(c.id) + "." + text(c.fence))
+}
+
+func parseToken(t queue.Token) (c claim, ok bool) {
+	id, fence, found := strings.Cut(string(t), ".")
+	var idOK, fenceOK bool
+	c.id, idOK = number(id, math.MaxInt64)
+	c.fence, fenceOK = number(fence, math.MaxInt32)
+	return c, found && idOK && fenceOK
+}
+
+// parseID is the id of a job or a dead letter.
+func parseID(id string) (int64, bool) { return number(id, math.MaxInt64) }
+
+// number takes what text makes: no sign, no leading zeros, nothing below 1.
+func number(s string, most int64) (int64, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil && 0 < n && n <= most && s == text(n)
+}
