@@ -65,11 +65,18 @@ func (r *remote) health(key string) *health {
 // do runs one operation. ctx bounds it too, but its end says nothing about the
 // store.
 func (r *remote) do(ctx context.Context, key string, op func(context.Context) error) error {
+	if r.unknown(key) {
+		return r.must(ctx, key, op)
+	}
 	if h := r.health(key); !h.admit() {
 		return h.skipped()
 	}
 	return r.must(ctx, key, op)
 }
+
+// unknown says that an operation is about one or more of several servers, nobody knows
+// which.
+func (r *remote) unknown(key string) bool { return key == "" && r.sharded != nil }
 
 // must is do for writes: they are tried also while the store is taken for
 // unreachable, since the writer's answer depends on it.
@@ -114,8 +121,8 @@ func (r *remote) learn(ctx context.Context, key string, err error, start time.Ti
 	if err != nil && ctx.Err() == nil { // who has left himself is no error of the store's
 		r.hears.storeError(key, err)
 	}
-	if key == "" && r.sharded != nil {
-		return // of several servers: which one has failed is not known
+	if r.unknown(key) {
+		return
 	}
 	wentDown, cameUp := r.health(key).learn(ctx, err, start)
 	switch {

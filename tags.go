@@ -238,8 +238,10 @@ func (c *Cache[K, V]) voided(tag string) {
 // Local.TTL). What is being loaded meanwhile goes to those who already wait for it and is
 // not kept. Nil means that the store has applied it. Options.Tags must be set.
 func (c *Cache[K, V]) InvalidateTag(ctx context.Context, tags ...string) error {
-	if err := store.ValidTags(tags); err != nil && len(tags) <= store.MaxTags {
-		return fmt.Errorf("onefill: InvalidateTag: %w", err)
+	for _, tag := range tags {
+		if err := store.ValidTag(tag); err != nil {
+			return fmt.Errorf("onefill: InvalidateTag: %w", err)
+		}
 	}
 	return c.voidTags(ctx, "InvalidateTag", tags)
 }

@@ -418,6 +418,9 @@ func TestBadTags(t *testing.T) {
 		}
 		must(t, c.InvalidateTag(bg))
 		must(t, c.InvalidateTag(bg, many...))
+		if err := c.InvalidateTag(bg, append(many, "")...); err == nil || !strings.Contains(err.Error(), "is empty") {
+			t.Errorf("InvalidateTag of an empty tag among many: %v", err)
+		}
 		must(t, c.Close())
 		if err := c.InvalidateTag(bg, "team"); !errors.Is(err, onefill.ErrClosed) {
 			t.Errorf("after Close: %v", err)

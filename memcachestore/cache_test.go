@@ -331,3 +331,85 @@ func asked(t *testing.T, addr string) int64 {
 	}
 	return sum
 }
+
+// tagged is a fleet whose rows are all under the tag "all".
+func tagged(t *testing.T, addr string, n int, o options) []*cache {
+	t.Helper()
+	o.Tags, o.TTL = true, time.Hour
+	o.TagsOf = func(_, _ string) []string { return []string{"all"} }
+	return fleet(t, addr, n, o)
+}
+
+// What one cache invalidates by tag, or clears, the other one serves no longer than for
+// Local.TTL.
+func TestInvalidateTagElsewhere(t *testing.T) {
+	t.Parallel()
+	const localTTL = 200 * time.Millisecond
+	var row atomic.Int64
+	caches := tagged(t, server(t).Addr(), 2, options{
+		Load:  func(context.Context, string) (string, error) { return fmt.Sprint(row.Load()), nil },
+		Local: onefill.LocalOptions{TTL: localTTL},
+	})
+	for i := range 6 {
+		for _, c := range caches {
+			wantAll(t, herd(2, "k", c), fmt.Sprint(row.Load()), slack)
+		}
+		row.Add(1)
+		void := caches[0].Clear
+		if i%2 == 0 {
+			void = func(ctx context.Context) error { return caches[0].InvalidateTag(ctx, "all") }
+		}
+		if err := void(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		wantAll(t, herd(1, "k", caches[0]), fmt.Sprint(row.Load()), slack)
+		for {
+			v, err := caches[1].Get(context.Background(), "k")
+			if took := time.Since(start); err != nil || took > localTTL+slack {
+				t.Fatalf("%q, %v after %v, want %d", v, err, took, row.Load())
+			} else if v == fmt.Sprint(row.Load()) {
+				t.Logf("the other cache saw it after %v", took)
+				break
+			}
+		}
+	}
+}
+
+// A tag over many entries costs four commands, as many as over one.
+func TestInvalidateTagOverManyEntries(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	c := tagged(t, s.Addr(), 1, options{MaxBatch: 1000, Local: onefill.LocalOptions{MaxEntries: 100},
+		LoadMany: func(_ context.Context, keys []string) (map[string]string, error) {
+			rows := map[string]string{}
+			for _, key := range keys {
+				rows[key] = "v"
+			}
+			return rows, nil
+		}})[0]
+	const n = 20_000
+	done, err := c.Warm(context.Background(), func(yield func(string) bool) {
+		for i := range n {
+			if !yield(fmt.Sprint("k", i)) {
+				return
+			}
+		}
+	}, onefill.WarmRate(1e6))
+	if err != nil || done.Found != n {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	before, start := asked(t, s.Addr()), time.Now()
+	if err := c.InvalidateTag(context.Background(), "all"); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d entries: %v", n, time.Since(start))
+	if got := asked(t, s.Addr()) - before; got != 4 {
+		t.Errorf("%d commands, want 4", got)
+	}
+	for i := 0; i < n; i += n / 20 {
+		if _, found, err := c.Peek(context.Background(), fmt.Sprint("k", i)); found || err != nil {
+			t.Errorf("k%d is still there, %v", i, err)
+		}
+	}
+}

@@ -26,11 +26,7 @@ func harness(server *servers.Server) storetest.Harness {
 		ok(t, err)
 		return item
 	}
-	evict := func(t testing.TB, name, key string) {
-		if got := dialWire(t, server.Addr()).say("md %s", item(t, name, key)); got != "HD" {
-			t.Fatalf("nothing to evict for %q: %s", key, got)
-		}
-	}
+	evict := func(t testing.TB, name, key string) { remove(t, server, item(t, name, key)) }
 	return storetest.Harness{
 		New:  func(t testing.TB) store.Store { return open(t, server.Addr()) },
 		Tick: 2 * time.Second,
@@ -51,5 +47,14 @@ func harness(server *servers.Server) storetest.Harness {
 		// An item is bytes, so there is no PutForeignType. Value and lease are one item.
 		EvictKey:   evict,
 		EvictLease: evict,
+		LoseTag:    func(t testing.TB, name, tag string) { remove(t, server, tagKey(sha, name, tag)) },
+		LoseEpoch:  func(t testing.TB, name string) { remove(t, server, epochPrefix+name) },
+	}
+}
+
+func remove(t testing.TB, server *servers.Server, item string) {
+	t.Helper()
+	if got := dialWire(t, server.Addr()).say("md %s", item); got != "HD" {
+		t.Fatalf("nothing to remove under %q: %s", item, got)
 	}
 }

@@ -37,6 +37,10 @@
 //	Set                           ms; with a row version mg, ms
 //	Invalidate                    md for each key, all at once
 //	Expire                        mg, ms for each key, all at once
+//	VoidTags                      mg, ms of the epoch; mg, ms for each tag, all at once
+//	Epoch                         mg
+//	Generations                   mg for each tag, all at once; for those that are not there
+//	                              mg of the epoch and ms each
 //
 // The winner of a lease on an absent key makes two round trips in all. A lease over a
 // stale value is written into the value's item, with the value: large values cost their
@@ -44,9 +48,9 @@
 //
 // # Without pushes
 //
-// memcached tells nobody of changes. So other processes learn of an Invalidate when
-// their local entries' Local.TTL ends, and who waits for another process's load asks
-// again with growing pauses. Give caches a short Local.TTL, or set Local.Off.
+// memcached tells nobody of changes. So other processes learn of an Invalidate, and of an
+// InvalidateTag, when their local entries' Local.TTL ends, and who waits for another
+// process's load asks again with growing pauses. Give caches a short Local.TTL, or set Local.Off.
 //
 // # Time
 //
@@ -57,6 +61,11 @@
 // longer than 30 days is leased, or a failed load of it is remembered, 30 days are what
 // remains of it should nobody load it again. The server alone decides whether a lease is
 // over.
+//
+// Tags are ordered by an epoch that lies in one item for each cache. While that is there no
+// clock matters. When it is lost (its server is restarted, or evicts it) it is made anew of
+// the clock of the process that needs it, so clocks should agree: what was loaded under an
+// epoch that is still ahead of that clock outlives an InvalidateTag.
 //
 // # Limits
 //

@@ -13,6 +13,10 @@ import (
 // "oh:name:" and its SHA-256, and what is stored there holds the key itself, so that
 // two keys of one hash are told apart. A name holds no colon, so keys of two caches
 // never meet, nor do the two forms.
+//
+// The generation of a tag lies under "ot:name:tag" where memcached takes that, and else
+// under "ou:name:" and the tag's SHA-256; tags of one hash would be voided together. The
+// epoch lies under "oe:name".
 const (
 	plainPrefix  = "of:"
 	hashedPrefix = "oh:"
@@ -22,6 +26,10 @@ const (
 	// bootKey holds the name of the server's life; see identity. No cache has an
 	// empty name.
 	bootKey = plainPrefix + ":life"
+
+	plainTagPrefix  = "ot:"
+	hashedTagPrefix = "ou:"
+	epochPrefix     = "oe:"
 )
 
 // itemKey returns the server's key, and the key to be kept with the value if the
@@ -30,11 +38,26 @@ func itemKey(hash func(string) [32]byte, name, key string) (item, kept string, e
 	if len(key) > maxKey {
 		return "", "", fmt.Errorf("%w: the key has %d bytes, at most %d are allowed", store.ErrTooLarge, len(key), maxKey)
 	}
-	if len(plainPrefix)+len(name)+1+len(key) <= maxItemKey && printable(key) {
-		return plainPrefix + name + ":" + key, "", nil
+	if plain := plainPrefix + name + ":" + key; fits(plain) {
+		return plain, "", nil
 	}
+	return hashedPrefix + name + ":" + hashed(hash, key), key, nil
+}
+
+// tagKey returns the server's key for the generation of a tag.
+func tagKey(hash func(string) [32]byte, name, tag string) string {
+	if plain := plainTagPrefix + name + ":" + tag; fits(plain) {
+		return plain
+	}
+	return hashedTagPrefix + name + ":" + hashed(hash, tag)
+}
+
+// fits says whether memcached takes a key.
+func fits(item string) bool { return len(item) <= maxItemKey && printable(item) }
+
+func hashed(hash func(string) [32]byte, key string) string {
 	sum := hash(key)
-	return hashedPrefix + name + ":" + base64.RawURLEncoding.EncodeToString(sum[:]), key, nil
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 func sha(key string) [32]byte { return sha256.Sum256([]byte(key)) }

@@ -17,6 +17,8 @@ type session struct {
 	st     *Store
 	name   string
 	closed atomic.Bool
+	// raising is held by who raises the epoch: see raise.
+	raising chan struct{}
 }
 
 // place is where a key lies.
@@ -90,6 +92,10 @@ func (p place) store(ctx context.Context, c *conn, w write, next *item, ttl int6
 	if n := len(w.data) + len(p.item) + itemOverhead; n > c.life.itemMax {
 		return 0, fmt.Errorf("%w: it needs an item of %d bytes, the server's limit is %d", store.ErrTooLarge, n, c.life.itemMax)
 	}
+	return p.send(ctx, c, w, late)
+}
+
+func (p place) send(ctx context.Context, c *conn, w write, late func(reply)) (uint64, error) {
 	if c.life.explicit {
 		w.explicit = rand.Uint64() | 1
 	}
@@ -365,7 +371,6 @@ func (p place) expire(ctx context.Context, c *conn, it *item, now time.Time) (do
 // each does something for each key, for several at a time, and returns the first
 // error.
 func (s *session) each(op string, keys []string, do func(p place) error) error {
-	const most = 64 // at a time
 	places := make([]place, len(keys))
 	for i, key := range keys {
 		var err error
@@ -373,18 +378,22 @@ func (s *session) each(op string, keys []string, do func(p place) error) error {
 			return err
 		}
 	}
-	errs := make([]error, len(keys))
-	one := func(i int) { errs[i] = places[i].failure(op, do(places[i])) }
-	if len(keys) == 1 {
-		one(0)
-		return errs[0]
+	return together(len(keys), func(i int) error { return places[i].failure(op, do(places[i])) })
+}
+
+// together does n things, several at a time, and returns the first error.
+func together(n int, do func(i int) error) error {
+	const most = 64 // at a time
+	if n == 1 {
+		return do(0)
 	}
+	errs := make([]error, n)
 	var wg sync.WaitGroup
 	var next atomic.Int64
-	for range min(most, len(keys)) {
+	for range min(most, n) {
 		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(keys); i = int(next.Add(1)) - 1 {
-				one(i)
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs[i] = do(i)
 			}
 		})
 	}

@@ -131,7 +131,7 @@ func (st *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, e
 			return nil, failure("attach", st.ring.nodes[i].addr.text, err)
 		}
 	}
-	return &session{st: st, name: cfg.Name}, nil
+	return &session{st: st, name: cfg.Name, raising: make(chan struct{}, 1)}, nil
 }
 
 // probe asks a server whether it answers, over a new connection if there is none.

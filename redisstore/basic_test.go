@@ -351,15 +351,18 @@ func TestParseKey(t *testing.T) {
 	for _, name := range []string{"n", "users/v2"} {
 		for _, key := range []string{"", "k", "}", "}:l", ":", "{a}", "a:b}:l"} {
 			value := valueKey(sessionPrefix(name), key)
-			for full, isLease := range map[string]bool{value: false, leaseKey(value): true} {
-				got, ok := parseKey(full)
-				if want := (parsed{name, key, value, isLease}); !ok || got != want {
+			tag := tagPrefix(name) + key
+			for full, want := range map[string]parsed{
+				value: {isValue, name, key, value}, leaseKey(value): {isLease, name, key, value}, tag: {isTag, name, key, tag},
+			} {
+				if got, ok := parseKey(full); !ok || got != want {
 					t.Errorf("parseKey(%q) = %+v %v, want %+v", full, got, ok, want)
 				}
 			}
 		}
 	}
-	for _, foreign := range []string{"", "k", "of:{", "of:{}", "of:{n}", "of:{n:k", "xof:{n:k}", "of:{n:k}:x"} {
+	foreign := []string{"", "k", "of:{", "of:{}", "of:{n}", "of:{n:k", "xof:{n:k}", "of:{n:k}:x", "of:{n:k}:w", "of:{n}:t", "of:{n}:x:t", "of:{n}:k}", "of:{n}:k}:l"}
+	for _, foreign := range append(foreign, epochKey("n"), epochKey("n")+confirmSuffix) {
 		if got, ok := parseKey(foreign); ok {
 			t.Errorf("parseKey(%q) = %+v", foreign, got)
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// board is where a Store pins up, by the value's key, what pushes are about: who
-// waits for the end of a lease, and which writes of the own are under way.
+// board is where a Store pins up, by the key of the value or generation, what pushes are
+// about: who waits for the end of a lease, and which writes of the own are under way.
 //
 // Each shard's lock guards its maps and the entries in them. It is held for map
 // operations and for closing channels; nothing waits and no event is told under it.
@@ -90,7 +90,8 @@ func (b *board) wakeAll(owner *session) {
 	}
 }
 
-// An ownWrite is a Fill, Set, Invalidate or Expire of one key that is under way. The
+// An ownWrite is a Fill, Set, Invalidate or Expire of one key, or the VoidTags of one tag,
+// that is under way. The
 // server tells us of it as of any change: one push, behind its reply and before the
 // reply of the next command, which is a marker that we send for this purpose. So at the
 // marker's reply all has been heard, and a push more than the write's own one is
@@ -102,8 +103,7 @@ func (b *board) wakeAll(owner *session) {
 // so. Other sessions of the name are told at once.
 type ownWrite struct {
 	session *session
-	key     string // the cache's
-	value   string // the value's key
+	of      parsed // the value or generation that is written
 	pushes  int
 	told    bool
 	timer   *time.Timer
@@ -111,39 +111,39 @@ type ownWrite struct {
 
 const ownPushDelay = 20 * time.Millisecond
 
-func (b *board) begin(by *session, key, value string) *ownWrite {
-	w := &ownWrite{session: by, key: key, value: value}
-	s := b.shard(value)
+func (b *board) begin(by *session, of parsed) *ownWrite {
+	w := &ownWrite{session: by, of: of}
+	s := b.shard(of.full)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writes[value] = append(s.writes[value], w)
+	s.writes[of.full] = append(s.writes[of.full], w)
 	return w
 }
 
 // end says that the marker's reply is there (or will never be) and how many pushes
 // the write has caused.
 func (b *board) end(w *ownWrite, caused int) {
-	s := b.shard(w.value)
+	s := b.shard(w.of.full)
 	s.mu.Lock()
-	unpin(s.writes, w.value, w)
+	unpin(s.writes, w.of.full, w)
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 	tell := w.pushes > caused && !w.told
 	s.mu.Unlock()
 	if tell {
-		w.session.changed(w.key)
+		w.session.tell(w.of)
 	}
 }
 
-// defers counts a push on a value's key and says whose sessions are not to be told
-// of it yet.
-func (b *board) defers(value string) []*session {
-	s := b.shard(value)
+// defers counts a push on the key of a value or a generation and says whose sessions are
+// not to be told of it yet.
+func (b *board) defers(full string) []*session {
+	s := b.shard(full)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var later []*session
-	for _, w := range s.writes[value] {
+	for _, w := range s.writes[full] {
 		switch w.pushes++; {
 		case w.pushes == 1:
 			later = append(later, w.session)
@@ -157,13 +157,13 @@ func (b *board) defers(value string) []*session {
 
 // late tells a session of a push after all.
 func (b *board) late(w *ownWrite) {
-	s := b.shard(w.value)
+	s := b.shard(w.of.full)
 	s.mu.Lock()
 	tell := !w.told
 	w.told = true
 	s.mu.Unlock()
 	if tell {
-		w.session.changed(w.key)
+		w.session.tell(w.of)
 	}
 }
 

@@ -29,7 +29,9 @@ func newBoardRig() *boardRig {
 	return r
 }
 
-func (r *boardRig) begin() *ownWrite { return r.s.board.begin(r.writer, "k", valueKey("of:{n:", "k")) }
+func (r *boardRig) begin() *ownWrite {
+	return r.s.board.begin(r.writer, parsed{isValue, "n", "k", valueKey("of:{n:", "k")})
+}
 
 func (r *boardRig) push() {
 	k, _ := parseKey(valueKey("of:{n:", "k"))

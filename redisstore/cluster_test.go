@@ -173,3 +173,38 @@ func TestCutInACluster(t *testing.T) {
 	}
 	a.wantValue(keys[0], "v")
 }
+
+// The tags of a cache are in one slot, so that all of them are voided in one step, whatever
+// is in them; caches of other names have other slots. They are pushed by the node that has
+// them, and confirmed by its replica.
+func TestTagsInACluster(t *testing.T) {
+	shards := startCluster(t, 2)
+	url := shards[0].primary.URL() + "?addr=" + shards[1].primary.Addr()
+	tags := []string{"", "t", "{x}", "}", "a:b", "of:{other:k}", strings.Repeat("é", 125)}
+	for i := range 300 {
+		tags = append(tags, fmt.Sprint("tag ", i))
+	}
+	for name, v := range map[string]variant{"open": confirmed(variants[0], 1, patience), "new": confirmed(variants[1], 1, patience)} {
+		t.Run(name, func(t *testing.T) {
+			for i := range 4 { // of both nodes
+				cache := fmt.Sprint(name, i)
+				a, b := attach(t, v.on(t, url), cache), attach(t, v.on(t, url), cache)
+				before := must(tagger(a).Generations(a.ctx, time.Hour, tags...))(t)
+				b.void(tags...)
+				for i, g := range must(tagger(a).Generations(a.ctx, time.Hour, tags...))(t) {
+					if g <= before[i] {
+						t.Errorf("generation %d of tag %q after it was voided, it was %d", g, tags[i], before[i])
+					}
+				}
+				if a.Features().Push {
+					for _, tag := range tags {
+						a.awaitVoided(tag, 1)
+					}
+				}
+				if n := b.voids("t"); n != 0 {
+					t.Errorf("told of its own void %d times", n)
+				}
+			}
+		})
+	}
+}

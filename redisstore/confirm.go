@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Confirm makes Set, Invalidate and Expire wait until so many replicas have
+// Confirm makes Set, Invalidate, Expire and VoidTags wait until so many replicas have
 // acknowledged the write, for as long as within at most. If fewer have by then, the
 // error wraps store.ErrNotReplicated and says how many: the write was applied, and a
 // failover may lose it. That is no unavailability, whatever the reason. A shorter

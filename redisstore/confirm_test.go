@@ -35,6 +35,7 @@ func confirmable(sess store.Session) map[string]func(ctx context.Context, keys .
 		},
 		"invalidate": sess.Invalidate,
 		"expire":     func(ctx context.Context, keys ...string) error { return sess.Expire(ctx, time.Now(), keys...) },
+		"void tags":  func(ctx context.Context, tags ...string) error { return tagger(sess).VoidTags(ctx, time.Hour, tags...) },
 	}
 }
 
@@ -57,9 +58,12 @@ func TestConfirm(t *testing.T) {
 			b := attach(t, confirmed(v, 1, patience).on(t, primary.URL()), "n")
 			for op, do := range confirmable(b) {
 				ok(t, do(b.ctx, "k", "l", "m"))
-				if got := sayTo(t, replica.Addr(), "EXISTS", valueKey("of:{n:", "k")); (got == "1") != (op == "set") {
-					t.Errorf("confirmed, and not on the replica: EXISTS after %s is %s", op, got)
+				for key, there := range map[string]bool{valueKey("of:{n:", "k"): op == "set", tagPrefix("n") + "k": op == "void tags"} {
+					if got := sayTo(t, replica.Addr(), "EXISTS", key); (got == "1") != there {
+						t.Errorf("confirmed, and not on the replica: EXISTS %s after %s is %s", key, op, got)
+					}
 				}
+				sayTo(t, primary.Addr(), "DEL", tagPrefix("n")+"k")
 				ok(t, b.Invalidate(b.ctx, "k"))
 			}
 			ok(t, replica.Pause())

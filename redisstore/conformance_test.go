@@ -54,6 +54,8 @@ func harness(v variant, server *servers.Server) storetest.Harness {
 		},
 		EvictKey:   func(t testing.TB, name, key string) { say(t, "DEL", value(name, key)) },
 		EvictLease: func(t testing.TB, name, key string) { say(t, "DEL", leaseKey(value(name, key))) },
+		LoseTag:    func(t testing.TB, name, tag string) { say(t, "DEL", tagPrefix(name)+tag) },
+		LoseEpoch:  func(t testing.TB, name string) { say(t, "DEL", epochKey(name)) },
 	}
 }
 

@@ -42,12 +42,11 @@
 // # What it needs
 //
 // Redis 7.0 or later, or Valkey. It uses scripts (EVALSHA, and EVAL
-// when the server has lost them) on two keys of one slot. A user with these rights will
-// do:
+// when the server has lost them) on keys of one slot. A user with these rights will do:
 //
-//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +client|tracking
+//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking
 //
-// Without +client|tracking it works without pushes, if the client has DisableCache set
+// +getex and +time are for tags only. Without +client|tracking it works without pushes, if the client has DisableCache set
 // where it is yours. Without +info every lost connection counts as a failover. [Confirm]
 // needs +wait as well. The client also says its name to Redis 7.2 and later (+client|setinfo);
 // a refusal of that does no harm.
@@ -74,6 +73,13 @@
 //	              attempt; after a failed load: "f", a time and the record, for two ErrorTTLs,
 //	              of which the first one blocks
 //
+// A cache with tags (onefill.Options.Tags) has also, in a slot of their own, which is one
+// node of a cluster:
+//
+//	of:{n}:e      the epoch, a number; it does not expire
+//	of:{n}:t:tag  the generation of a tag, a number, for four times as long as a value may
+//	              last, two hours at least; that of the whole cache does not expire
+//
 // A key of another type or form in these places is overwritten by the next load.
 //
 // A tracking server remembers each key that a connection has read until it changes:
@@ -81,7 +87,8 @@
 // When it forgets some, it says so, and the caches read them again.
 //
 // With maxmemory and noeviction a full server refuses loads and sets (OOM, counted as a
-// store error; callers get their values all the same); hits and invalidations go on.
+// store error; callers get their values all the same); hits and invalidations, of keys and
+// of tags, go on.
 // With an evicting policy a lease can be evicted, and then a key may be loaded twice;
 // late values are refused all the same.
 //

@@ -61,7 +61,20 @@ func every(sess store.Session, l store.Lease) map[string]func(ctx context.Contex
 		"fail":       func(ctx context.Context) error { _, err := l.Fail(ctx, nil, time.Minute); return err },
 		"renew":      func(ctx context.Context) error { _, err := l.Renew(ctx, time.Minute); return err },
 		"release":    func(ctx context.Context) error { _, err := l.Release(ctx); return err },
+		"epoch":      func(ctx context.Context) error { _, err := tagger(sess).Epoch(ctx); return err },
+		"generations": func(ctx context.Context) error {
+			_, err := tagger(sess).Generations(ctx, time.Hour, "t", "")
+			return err
+		},
+		"void tags": func(ctx context.Context) error { return tagger(sess).VoidTags(ctx, time.Hour, "t", "") },
 	}
+}
+
+func tagger(sess store.Session) store.Tagger {
+	if r, ok := sess.(*rig); ok {
+		sess = r.Session
+	}
+	return sess.(store.Tagger)
 }
 
 // A server that is frozen answers nobody; every operation ends with its context.
@@ -360,7 +373,7 @@ func TestFullServer(t *testing.T) {
 }
 
 // minimalACL is what the package documentation says that a user needs.
-const minimalACL = "resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +client|tracking"
+const minimalACL = "resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking"
 
 func TestMinimalACL(t *testing.T) {
 	server := servertest.Redis(t, servers.RedisOptions{})

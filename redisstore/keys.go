@@ -8,6 +8,9 @@ import "strings"
 // first '}' after it, and both keys have that in common. A name holds neither
 // colon nor braces, so the keys of two caches never meet; and a value's key ends
 // in '}', a lease's in 'l', so the two kinds never meet either.
+//
+// The tags of a cache, and its epoch, are all in one slot: "of:{name}:t:tag" and
+// "of:{name}:e". There the brace comes first, and in a cache's keys the colon.
 const (
 	keyPrefix   = "of:{"
 	keySuffix   = "}"
@@ -15,6 +18,8 @@ const (
 	// confirmSuffix makes the key that Confirm writes, in the value's slot; there is
 	// never anything there when the script is over.
 	confirmSuffix = ":w"
+	epochSuffix   = ":e"
+	tagInfix      = ":t:"
 )
 
 // valueKey builds the value's key from a session's prefix "of:{name:".
@@ -24,22 +29,43 @@ func leaseKey(valueKey string) string { return valueKey + leaseSuffix }
 
 func sessionPrefix(name string) string { return keyPrefix + name + ":" }
 
+func epochKey(name string) string { return keyPrefix + name + keySuffix + epochSuffix }
+
+// tagPrefix is also the generation of the empty tag, which the whole cache is under.
+func tagPrefix(name string) string { return keyPrefix + name + keySuffix + tagInfix }
+
 // parsed is a key of ours as a push names it.
 type parsed struct {
-	name, key string
-	value     string // the value's key, also if the push was for the lease
-	isLease   bool
+	kind keyKind
+	name string
+	key  string // the cache's, or the tag
+	full string // the value's key, also if the push was for the lease, or the generation's
 }
 
+type keyKind uint8
+
+const (
+	isValue keyKind = iota + 1
+	isLease
+	isTag
+)
+
+// parseKey reads a key that pushes are told of; the epoch's is none.
 func parseKey(full string) (parsed, bool) {
-	value, isLease := strings.CutSuffix(full, leaseSuffix)
-	rest, ok := strings.CutPrefix(value, keyPrefix)
-	if !ok {
+	rest, ok := strings.CutPrefix(full, keyPrefix)
+	end := strings.IndexAny(rest, ":"+keySuffix)
+	if !ok || end < 0 {
 		return parsed{}, false
 	}
-	if rest, ok = strings.CutSuffix(rest, keySuffix); !ok {
-		return parsed{}, false
+	p := parsed{kind: isValue, name: rest[:end], full: full}
+	if strings.HasPrefix(rest[end:], keySuffix) {
+		p.kind = isTag
+		p.key, ok = strings.CutPrefix(rest[end:], keySuffix+tagInfix)
+		return p, ok
 	}
-	name, key, ok := strings.Cut(rest, ":")
-	return parsed{name: name, key: key, value: value, isLease: isLease}, ok
+	if value, ok := strings.CutSuffix(full, keySuffix+leaseSuffix); ok {
+		p.kind, p.full = isLease, value+keySuffix
+	}
+	p.key, ok = strings.CutSuffix(p.full[len(keyPrefix)+end+1:], keySuffix)
+	return p, ok
 }

@@ -84,6 +84,7 @@ type rig struct {
 
 	mu       sync.Mutex
 	heard    map[string]int
+	voided   map[string]int
 	losses   int
 	replaced int
 	changed  chan struct{} // closed and replaced at every event
@@ -91,7 +92,7 @@ type rig struct {
 
 func attach(t testing.TB, s *Store, name string) *rig {
 	t.Helper()
-	r := &rig{t: t, name: name, heard: map[string]int{}, changed: make(chan struct{})}
+	r := &rig{t: t, name: name, heard: map[string]int{}, voided: map[string]int{}, changed: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	r.ctx = ctx
@@ -99,6 +100,7 @@ func attach(t testing.TB, s *Store, name string) *rig {
 		Changed:  func(key string) { r.event(func() { r.heard[key]++ }) },
 		Lost:     func() { r.event(func() { r.losses++ }) },
 		Replaced: func() { r.event(func() { r.replaced++ }) },
+		Voided:   func(tag string) { r.event(func() { r.voided[tag]++ }) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +150,33 @@ func (r *rig) changes(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.heard[key]
+}
+
+// voids is how often the session was told that a tag was voided.
+func (r *rig) voids(tag string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.voided[tag]
+}
+
+func (r *rig) awaitVoided(tag string, times int) {
+	r.t.Helper()
+	r.await(fmt.Sprintf("void %d of tag %q", times, tag), func() bool { return r.voided[tag] >= times })
+}
+
+func (r *rig) generation(tag string) uint64 {
+	r.t.Helper()
+	return must(tagger(r).Generations(r.ctx, time.Hour, tag))(r.t)[0]
+}
+
+func (r *rig) epoch() uint64 {
+	r.t.Helper()
+	return must(tagger(r).Epoch(r.ctx))(r.t)
+}
+
+func (r *rig) void(tags ...string) {
+	r.t.Helper()
+	ok(r.t, tagger(r).VoidTags(r.ctx, time.Hour, tags...))
 }
 
 func (r *rig) replacements() int {

@@ -35,15 +35,17 @@ func (s *Store) pushed(keys []rueidis.RedisMessage) {
 }
 
 func (s *Store) heard(k parsed) {
-	if !k.isLease {
-		later := s.board.defers(k.value)
+	if k.kind != isLease {
+		later := s.board.defers(k.full)
 		for _, each := range (*s.sessions.Load())[k.name] {
 			if !slices.Contains(later, each) {
-				each.changed(k.key)
+				each.tell(k)
 			}
 		}
 	}
-	s.board.wake(k.value)
+	if k.kind != isTag {
+		s.board.wake(k.full)
+	}
 }
 
 // lost tells all sessions that changes may have gone unheard.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	_ "embed" // the scripts
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -12,6 +13,8 @@ import (
 var (
 	//go:embed scripts/newer.lua
 	newerLua string
+	//go:embed scripts/numbers.lua
+	numbersLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
 	//go:embed scripts/fill.lua
@@ -30,6 +33,12 @@ var (
 	expireLua string
 	//go:embed scripts/confirm.lua
 	confirmLua string
+	//go:embed scripts/epoch.lua
+	epochLua string
+	//go:embed scripts/generations.lua
+	generationsLua string
+	//go:embed scripts/void.lua
+	voidLua string
 )
 
 var (
@@ -42,6 +51,9 @@ var (
 	invalidateScript = newScript(invalidateLua)
 	expireScript     = newScript(expireLua)
 	confirmScript    = newScript(confirmLua)
+	epochScript      = newScript(epochLua)
+	generationScript = newScript(generationsLua)
+	voidScript       = newScript(voidLua)
 	// probeScript finds out at Attach whether scripts may be run and our keys be
 	// read by them. It changes nothing.
 	probeScript = newScript("redis.pcall('GET', KEYS[1])\nreturn 1\n")
@@ -52,6 +64,7 @@ type script struct{ text, sha string }
 
 func newScript(text string) *script {
 	text = strings.Replace(text, "--include newer\n", newerLua, 1)
+	text = strings.Replace(text, "--include numbers\n", numbersLua, 1)
 	sum := sha1.Sum([]byte(text)) // the hash that Redis names scripts by
 	return &script{text: text, sha: hex.EncodeToString(sum[:])}
 }
@@ -75,10 +88,8 @@ func (c call) byText(b rueidis.Builder) rueidis.Completed {
 }
 
 func (c call) build(b rueidis.Builder, command, which string) rueidis.Completed {
-	return b.Arbitrary(command, which, numKeys[len(c.keys)]).Keys(c.keys...).Args(c.args...).Build()
+	return b.Arbitrary(command, which, strconv.Itoa(len(c.keys))).Keys(c.keys...).Args(c.args...).Build()
 }
-
-var numKeys = [...]string{"0", "1", "2"}
 
 // unknownScript says that the server has lost the script: it was restarted, has
 // failed over, or SCRIPT FLUSH was sent.

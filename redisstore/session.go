@@ -31,6 +31,21 @@ func (s *session) changed(key string) {
 	}
 }
 
+func (s *session) voided(tag string) {
+	if s.events.Voided != nil && !s.closed.Load() {
+		s.events.Voided(tag)
+	}
+}
+
+// tell tells the session of a push.
+func (s *session) tell(k parsed) {
+	if k.kind == isTag {
+		s.voided(k.key)
+		return
+	}
+	s.changed(k.key)
+}
+
 func (s *session) lost() {
 	if s.events.Lost != nil && !s.closed.Load() {
 		s.events.Lost()
@@ -194,7 +209,7 @@ func (s *session) Set(ctx context.Context, key string, data []byte, ttl time.Dur
 func (s *session) write(ctx context.Context, c *conn, key, value string, caused func(applied bool) int, script call) (bool, error) {
 	var w *ownWrite
 	if c.push {
-		w = s.store.board.begin(s, key, value)
+		w = s.store.board.begin(s, parsed{isValue, s.name, key, value})
 	}
 	n, err := s.store.runMarked(ctx, c, script).AsInt64()
 	if w != nil {
@@ -245,11 +260,17 @@ func (s *session) each(ctx context.Context, op string, script *script, args, key
 		values[i] = value
 		calls[i] = call{script: script, keys: []string{value, leaseKey(value)}, args: args}
 		if c.push {
-			writes = append(writes, s.store.board.begin(s, key, value))
+			writes = append(writes, s.store.board.begin(s, parsed{isValue, s.name, key, value}))
 		}
 	}
-	confirm := s.store.confirming(c, values...)
-	err = s.store.runAll(ctx, c, calls)
+	return s.store.failure(op, s.writeAll(ctx, c, calls, writes, values))
+}
+
+// writeAll runs scripts, each of which causes one push for each key that it writes, keeps
+// these from the session, and waits for the replicas of the nodes that have the keys.
+func (s *session) writeAll(ctx context.Context, c *conn, calls []call, writes []*ownWrite, keys []string) error {
+	confirm := s.store.confirming(c, keys...)
+	err := s.store.runAll(ctx, c, calls)
 	pushes := 0
 	if err == nil {
 		pushes = ownPush(true)
@@ -260,7 +281,7 @@ func (s *session) each(ctx context.Context, op string, script *script, args, key
 	if err == nil {
 		err = confirm(ctx)
 	}
-	return s.store.failure(op, err)
+	return err
 }
 
 // Ping implements store.Session.

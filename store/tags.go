@@ -51,14 +51,22 @@ func ValidTags(tags []string) error {
 		return fmt.Errorf("%d tags, at most %d are allowed", len(tags), MaxTags)
 	}
 	for _, tag := range tags {
-		switch {
-		case tag == "":
-			return errors.New("a tag is empty")
-		case len(tag) > MaxTagBytes:
-			return fmt.Errorf("the tag %q has %d bytes, at most %d are allowed", tag[:32]+"...", len(tag), MaxTagBytes)
-		case strings.ContainsFunc(tag, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			return fmt.Errorf("the tag %q has a control character", tag)
+		if err := ValidTag(tag); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// ValidTag says whether tag can be one of a value's tags.
+func ValidTag(tag string) error {
+	switch {
+	case tag == "":
+		return errors.New("a tag is empty")
+	case len(tag) > MaxTagBytes:
+		return fmt.Errorf("the tag %q has %d bytes, at most %d are allowed", tag[:32]+"...", len(tag), MaxTagBytes)
+	case strings.ContainsFunc(tag, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fmt.Errorf("the tag %q has a control character", tag)
 	}
 	return nil
 }

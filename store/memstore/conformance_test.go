@@ -63,6 +63,8 @@ func harness(st *memstore.Store, tick time.Duration) storetest.Harness {
 		},
 		EvictKey:   func(_ testing.TB, name, key string) { st.Evict(name, key) },
 		EvictLease: func(_ testing.TB, name, key string) { st.DropLease(name, key) },
+		LoseTag:    func(_ testing.TB, name, tag string) { st.LoseTags(name, tag) },
+		LoseEpoch:  func(_ testing.TB, name string) { st.LoseTags(name) },
 	}
 }
 

@@ -208,6 +208,7 @@ func (s *session) Close() error {
 	}
 	s.closed = true
 	s.armed, s.queue = nil, nil
+	s.disarmTags()
 	s.wakeAll()
 	peers := st.sessions[s.name]
 	left := make([]*session, 0, len(peers))

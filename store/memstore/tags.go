@@ -112,6 +112,15 @@ func (s *session) armTag(k id) {
 	s.st.tags.armed[k][s] = struct{}{}
 }
 
+// disarmTags is part of a session's end.
+func (s *session) disarmTags() {
+	for k, readers := range s.st.tags.armed {
+		if delete(readers, s); len(readers) == 0 {
+			delete(s.st.tags.armed, k)
+		}
+	}
+}
+
 // tagChanged tells all that have read the tag's generation, but for the writer.
 func (st *Store) tagChanged(k id, writer *session) {
 	for s := range st.tags.armed[k] {

@@ -51,7 +51,7 @@ func (c *check) peerNamed(st store.Store, name string) *peer {
 	p := &peer{c: c, store: st}
 	p.heard.news = make(chan struct{}, 1)
 	s, err := st.Attach(c.ctx(), store.Config{Name: name, Grace: time.Minute,
-		Events: store.Events{Changed: p.heard.changed, Lost: p.heard.isLost}})
+		Events: store.Events{Changed: p.heard.changed, Lost: p.heard.isLost, Voided: p.heard.tagVoided}})
 	if err != nil {
 		c.Fatalf("Attach(%q): %v", name, err)
 	}
@@ -330,6 +330,7 @@ func (c *check) lost(l store.Lease) {
 type heard struct {
 	mu   sync.Mutex
 	keys []string
+	tags []string
 	lost int
 	news chan struct{}
 }
@@ -338,6 +339,13 @@ func (h *heard) changed(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.keys = append(h.keys, key)
+	h.ring()
+}
+
+func (h *heard) tagVoided(tag string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tags = append(h.tags, tag)
 	h.ring()
 }
 
@@ -355,12 +363,16 @@ func (h *heard) ring() {
 	}
 }
 
-func (h *heard) count(key string) int {
+func (h *heard) count(key string) int { return h.countIn(&h.keys, key) }
+
+func (h *heard) countTag(tag string) int { return h.countIn(&h.tags, tag) }
+
+func (h *heard) countIn(list *[]string, name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := 0
-	for _, k := range h.keys {
-		if k == key {
+	for _, each := range *list {
+		if each == name {
 			n++
 		}
 	}
@@ -376,19 +388,24 @@ func (h *heard) losses() int {
 func (h *heard) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.keys, h.lost = nil, 0
+	h.keys, h.tags, h.lost = nil, nil, 0
 }
 
 // hears waits until the peer has been told that the key has changed, or that it
 // cannot be told.
 func (p *peer) hears(key string) {
 	p.c.Helper()
+	p.hearsOf(short(key)+" has changed", func() bool { return p.heard.count(key) > 0 })
+}
+
+func (p *peer) hearsOf(what string, told func() bool) {
+	p.c.Helper()
 	deadline := time.After(p.c.h.Patience)
-	for p.heard.count(key) == 0 && p.heard.losses() == 0 {
+	for !told() && p.heard.losses() == 0 {
 		select {
 		case <-p.heard.news:
 		case <-deadline:
-			p.c.Fatalf("not told within %v that %s has changed", p.c.h.Patience, short(key))
+			p.c.Fatalf("not told within %v that %s", p.c.h.Patience, what)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (c *check) operations(p *peer) []operation {
 	c.Helper()
 	fill, fail := p.wins("op fill", long, nil), p.wins("op fail", long, nil)
 	renew, release := p.wins("op renew", long, nil), p.wins("op release", long, nil)
-	return []operation{
+	ops := []operation{
 		{"Get", func(ctx context.Context) error { _, err := p.Get(ctx, "op get"); return err }},
 		{"Acquire", func(ctx context.Context) error {
 			_, err := p.Acquire(ctx, "op acquire", store.Request{Token: store.NewToken(), TTL: long})
@@ -35,6 +35,14 @@ func (c *check) operations(p *peer) []operation {
 		{"Renew", func(ctx context.Context) error { _, err := renew.Renew(ctx, long); return err }},
 		{"Release", func(ctx context.Context) error { _, err := release.Release(ctx); return err }},
 	}
+	if t, ok := p.Session.(store.Tagger); ok {
+		ops = append(ops, []operation{
+			{"Epoch", func(ctx context.Context) error { _, err := t.Epoch(ctx); return err }},
+			{"Generations", func(ctx context.Context) error { _, err := t.Generations(ctx, long, "op tag", ""); return err }},
+			{"VoidTags", func(ctx context.Context) error { return t.VoidTags(ctx, long, "op tag", "op tag 2") }},
+		}...)
+	}
+	return ops
 }
 
 var contexts = []test{

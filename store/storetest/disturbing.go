@@ -53,6 +53,30 @@ var disturbing = []test{
 		c.accepts(lease, data)
 		c.b.holds("leased", data)
 	}},
+	{"RestartEmptyVoidsTags", func(c *check) {
+		// Epoch and generations are lost: what is made anew is above all that was there.
+		c.needsTags()
+		c.needs(c.h.RestartEmpty != nil, "the harness has no RestartEmpty")
+		c.a.void("t")
+		before := c.a.epoch()
+		c.h.RestartEmpty(c)
+		c.answersAgain(c.a)
+		c.answersAgain(c.b)
+		if g := c.a.generation("t"); g <= before || c.b.epoch() < g {
+			c.Errorf("generation %d, epoch %d after the restart, want them above %d", g, c.b.epoch(), before)
+		}
+	}},
+	{"RestartKeepingKeepsTags", func(c *check) {
+		c.needsTags()
+		c.needs(c.h.RestartKeeping != nil, "the harness has no RestartKeeping")
+		g := c.a.generation("t")
+		c.b.void("another")
+		c.h.RestartKeeping(c)
+		c.answersAgain(c.a)
+		if now := c.a.generation("t"); now != g {
+			c.Errorf("the generation has gone from %d to %d", g, now)
+		}
+	}},
 	{"RestartTellsLost", func(c *check) {
 		c.needs(c.h.RestartEmpty != nil, "the harness has no RestartEmpty")
 		c.needsPush()

@@ -63,6 +63,10 @@ type Harness struct {
 	// EvictLease removes the lease of a key likewise, and the value with it where
 	// the lease is part of the value.
 	EvictLease func(t testing.TB, name, key string)
+	// LoseTag and LoseEpoch remove the generation of a tag, and the epoch of a name,
+	// likewise. LoseEpoch may take generations along.
+	LoseTag   func(t testing.TB, name, tag string)
+	LoseEpoch func(t testing.TB, name string)
 }
 
 type test struct {
@@ -81,7 +85,7 @@ func Run(t *testing.T, h Harness) {
 	for _, tt := range disturbing {
 		t.Run(tt.name, func(t *testing.T) { tt.run(newCheck(t, &h)) })
 	}
-	for _, ts := range [][]test{reading, leasing, trying, fencing, failing, remembering, watching, telling, expiring, versioning, contents, strangers, contexts, crowds} {
+	for _, ts := range [][]test{reading, leasing, trying, fencing, failing, remembering, watching, telling, expiring, versioning, contents, strangers, contexts, crowds, tags} {
 		for _, tt := range ts {
 			t.Run(tt.name, func(t *testing.T) {
 				t.Parallel()

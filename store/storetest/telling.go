@@ -84,9 +84,19 @@ var telling = append(changes(), []test{
 }...)
 
 // quiet checks that the peer has not been told of a change of the key. Pushes
-// come in order: the one that is waited for here comes after any that the calls
-// so far have caused.
+// come in order: the one that is waited for comes after any that the calls so far
+// have caused.
 func (c *check) quiet(p *peer, key string) {
+	c.Helper()
+	c.allHeard(p)
+	if n := p.heard.count(key); n > 0 {
+		c.Fatalf("told %d times that %s has changed, want no push", n, short(key))
+	}
+}
+
+// allHeard waits until the peer has been told of all that the calls so far have
+// caused.
+func (c *check) allHeard(p *peer) {
 	c.Helper()
 	marker := "marker-" + rand.Text()
 	p.get(marker)
@@ -98,9 +108,6 @@ func (c *check) quiet(p *peer, key string) {
 	p.hears(marker)
 	if n := p.heard.losses(); n > 0 {
 		c.Skipf("the connection was lost %d times meanwhile", n)
-	}
-	if n := p.heard.count(key); n > 0 {
-		c.Fatalf("told %d times that %s has changed, want no push", n, short(key))
 	}
 }
 
