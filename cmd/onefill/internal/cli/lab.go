@@ -31,6 +31,10 @@ goes on, or restarts empty. The report has plots of what happens meanwhile, and
 --json has it as series, a figure for every 50 ms. The lab does that to a store of
 its own only: with --redis or --memcached these four are left out.
 
+In commit writers change rows, and are killed at random moments, as are the workers of
+the queue; Redis is stopped and started with its data. At the end every cached value is
+compared with its row. It needs PostgreSQL and a Redis of the lab's own.
+
 The lab asserts what onefill guarantees; for the other modes it reports what
 happened. It writes report.html, plots and the raw logs to a directory. All of it
 takes less than a minute.

@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
+	sharedPostgres.Stop()
 	os.RemoveAll(buildDir)
 	os.Exit(code)
 }
@@ -68,6 +69,18 @@ type labResult struct {
 		Phase string
 		Loads int
 		Calls labTally
+	}
+	Commit *struct {
+		Commits       int
+		WritersKilled int      `json:"writers_killed"`
+		WorkersKilled int      `json:"workers_killed"`
+		StoreStops    int      `json:"store_stops"`
+		StaleKeys     int      `json:"stale_keys"`
+		StaleAnswers  int      `json:"stale_answers"`
+		Unread        int      `json:"unread"`
+		JobsLeft      int      `json:"jobs_left"`
+		Dead          int      `json:"dead"`
+		DrainedMS     *float64 `json:"drained_ms"`
 	}
 	Outage *struct {
 		Workers         int `json:"origin_workers"`

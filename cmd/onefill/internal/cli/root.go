@@ -50,7 +50,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	err := root.ExecuteContext(ctx)
 	code, text := exitFor(ctx, err)
 	if text != "" {
-		fmt.Fprintln(stderr, "onefill: "+text)
+		fmt.Fprintln(stderr, "onefill: "+strings.TrimPrefix(text, "onefill: ")) // the library's errors begin with it, too
 	}
 	return code
 }
@@ -74,8 +74,8 @@ func exitFor(ctx context.Context, err error) (code int, text string) {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "onefill",
-		Short:         "Shows what the cache library onefill does, on real servers",
-		Long:          "onefill shows what the cache library onefill does, on real servers.\n\n" + exitHelp,
+		Short:         "Shows what the cache library onefill does, on real servers, and looks after its queue",
+		Long:          "onefill shows what the cache library onefill does, on real servers, and looks after\nits queue in PostgreSQL.\n\n" + exitHelp,
 		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -85,7 +85,7 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitInput, err} })
-	root.AddCommand(newLab(), newReader())
+	root.AddCommand(newLab(), newReader(), newSize(), newMigrate(), newQueue(), newDead(), newInvalidate())
 	return root
 }
 
@@ -97,6 +97,19 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return &exitError{exitInput, fmt.Errorf("unknown command %q for %q; %q lists what there is", args[0], cmd.CommandPath(), cmd.Root().Name()+" --help")}
 }
 
+// fromEnv marks a flag that the environment has set.
+const fromEnv = "onefill_from_environment"
+
+// byHand marks flags that the environment does not set: what they do is to be meant where
+// it is typed, or their name says another thing in another command.
+func byHand(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flags.SetAnnotation(name, notFromEnv, nil)
+	}
+}
+
+const notFromEnv = "onefill_not_from_environment"
+
 // envName is the environment variable that sets a flag: ONEFILL_ and its name.
 func envName(flag string) string {
 	return "ONEFILL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -107,12 +120,20 @@ func envName(flag string) string {
 func flagsFromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, ok := lookup(envName(f.Name))
+		if _, typed := f.Annotations[notFromEnv]; typed {
+			return
+		}
 		if !ok || value == "" || f.Changed || f.Name == "help" || err != nil {
 			return
 		}
 		if setErr := flags.Set(f.Name, value); setErr != nil {
 			err = &exitError{exitInput, fmt.Errorf("%s: %w", envName(f.Name), setErr)}
+			return
 		}
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{}
+		}
+		f.Annotations[fromEnv] = []string{envName(f.Name)}
 	})
 	return err
 }

@@ -23,7 +23,7 @@ func TestBadInput(t *testing.T) {
 		{"lab --callers 2", "--callers"},
 		{"lab --callers many", "--callers"},
 		{"lab --load 0", "--load: 0s; allowed is 1ms"},
-		{"lab --scenario S1,S9", `unknown scenario "S9"; known: S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold`},
+		{"lab --scenario S1,S9", `unknown scenario "S9"; known: S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold, commit`},
 		{"lab --mode fast", `unknown mode "fast"; known: naive, local, lock, onefill`},
 		{"lab --embedded --redis redis://x", "excludes --redis"},
 		{"lab --embedded --store memcached", "--embedded: there is no built-in memcached"},
@@ -60,7 +60,7 @@ func TestHelpNamesExitCodesAndScenarios(t *testing.T) {
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold", "naive, local, lock, onefill", "--embedded", "--json", "--memcached", "redis, memcached"} {
+	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold, commit", "naive, local, lock, onefill", "--embedded", "--json", "--memcached", "redis, memcached"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the help has no %q", want)
 		}

@@ -21,6 +21,7 @@ type cell struct {
 	// unmeasured loads were made before what is measured began.
 	unmeasured int
 	outage     *outage // of a scenario with traffic
+	commit     *Commit // of the scenario of that name
 
 	before map[string]int64 // commands that the store had executed
 	began  time.Time
@@ -65,7 +66,10 @@ func (c *cell) prepare(ctx context.Context) error {
 	if c.scenario.policy != nil {
 		setup.Policy = c.scenario.policy(c)
 	}
-	if c.scenario.traffic {
+	switch {
+	case c.scenario.prepare != nil:
+		return c.scenario.prepare(ctx, c, setup)
+	case c.scenario.traffic:
 		return c.prepareTraffic(ctx, setup)
 	}
 	if err := c.run.origin.Plan(ctx, c.key, c.scenario.plan(cfg)); err != nil {

@@ -33,7 +33,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		{"short lease", "lease", "20ms", func(c *Config) { c.Lease = time.Millisecond }},
 		{"timeout below a load", "timeout", "slowest", func(c *Config) { c.Timeout = time.Second }},
 		{"endless timeout", "timeout", "1h", func(c *Config) { c.Timeout = 2 * time.Hour }},
-		{"unknown scenario", "scenario", "S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold", func(c *Config) { c.Scenarios = []string{"S1", "S9"} }},
+		{"unknown scenario", "scenario", "S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold, commit", func(c *Config) { c.Scenarios = []string{"S1", "S9"} }},
 		{"no scenario", "scenario", "known", func(c *Config) { c.Scenarios = nil }},
 		{"unknown mode", "mode", "naive, local, lock, onefill", func(c *Config) { c.Modes = []string{"quick"} }},
 		{"no mode", "mode", "known", func(c *Config) { c.Modes = nil }},

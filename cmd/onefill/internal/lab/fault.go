@@ -23,6 +23,13 @@ type faults interface {
 	thaw() error
 }
 
+// keeper are faults of a store that can be stopped, and started with what it held.
+type keeper interface {
+	faults
+	stop(ctx context.Context) error
+	start(ctx context.Context) error
+}
+
 // processFaults are those of a real server.
 type processFaults struct{ server *servers.Server }
 
@@ -58,6 +65,20 @@ func (d *damaged) freeze() error {
 	return d.faults.freeze()
 }
 
+// stop ends the store politely; start brings it back with its data.
+func (d *damaged) stop(ctx context.Context) error {
+	d.set(true, false)
+	return d.faults.(keeper).stop(ctx)
+}
+
+func (d *damaged) start(ctx context.Context) error {
+	if err := d.faults.(keeper).start(ctx); err != nil {
+		return fmt.Errorf("start the store again: %w", err)
+	}
+	d.set(false, false)
+	return nil
+}
+
 // heal undoes what was done, if anything was.
 func (d *damaged) heal(ctx context.Context) (err error) {
 	d.mu.Lock()
@@ -89,6 +110,9 @@ func (r *run) whyNot(s *Scenario) string {
 		return "stop or kill the store, which the lab does to one of its own only, not to a given one"
 	case s.traffic && r.freeConnections > 0 && r.freeConnections < r.needed(r.trafficConnections):
 		return fmt.Sprintf("need %d connections to the database, of which the given one has %d left", r.needed(r.trafficConnections), r.freeConnections)
+	}
+	if s.needs != nil {
+		return s.needs(r)
 	}
 	return ""
 }

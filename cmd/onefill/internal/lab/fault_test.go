@@ -100,7 +100,8 @@ func storeFaults(t *testing.T, s *storeServer) {
 // TestLeaveOut: a given store is left in peace, and a given database is not asked for
 // more connections than it has.
 func TestLeaveOut(t *testing.T) {
-	own, given := &storeServer{damage: &damaged{}}, &storeServer{}
+	own, given := &storeServer{damage: &damaged{faults: redisFaults{}}}, &storeServer{}
+	forgetful := &storeServer{damage: &damaged{faults: processFaults{}}} // memcached
 	for _, tt := range []struct {
 		name       string
 		scenarios  []string
@@ -109,9 +110,11 @@ func TestLeaveOut(t *testing.T) {
 		want       string // what is left
 		note, fail string
 	}{
-		{"own servers", ScenarioIDs(), own, 0, "S1 S2 S3 S4 S5 S6 S7 release killed frozen cold", "", ""},
-		{"given store", ScenarioIDs(), given, 0, "S1 S2 S3 S4 S5 S6 release", "S7, killed, frozen and cold, which stop or kill the store", ""},
+		{"own servers", ScenarioIDs(), own, 0, "S1 S2 S3 S4 S5 S6 S7 release killed frozen cold commit", "", ""},
+		{"memcached", ScenarioIDs(), forgetful, 0, "S1 S2 S3 S4 S5 S6 S7 release killed frozen cold", "commit, which needs a Redis", ""},
+		{"given store", ScenarioIDs(), given, 0, "S1 S2 S3 S4 S5 S6 release", "S7, killed, frozen, cold and commit, which stop or kill the store", ""},
 		{"small database", ScenarioIDs(), own, 30, "S1 S2 S3 S4 S5 S6 S7 release", "killed, frozen and cold, which need 66 connections to the database, of which the given one has 30 left", ""},
+		{"smaller database", ScenarioIDs(), own, 30, "S1 S2 S3 S4 S5 S6 S7 release", "commit, which needs 33 connections to the database, of which the given one has 30 left", ""},
 		{"nothing left", []string{"S7", "cold"}, given, 0, "", "", "S7 and cold, which stop or kill the store"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

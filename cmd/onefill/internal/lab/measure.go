@@ -38,7 +38,8 @@ func (c *cell) measure(loads int, clockOffset time.Duration) {
 		c.measureStale()
 	}
 	c.res.Waves = c.waves
-	if c.scenario.faulty {
+	c.res.Commit = c.commit
+	if c.scenario.faulty && c.commit == nil {
 		most := mostAtOnce(c.ops)
 		c.res.MaxInFlight = &most
 	}

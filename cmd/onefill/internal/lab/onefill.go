@@ -35,7 +35,7 @@ func openOnefill(ctx context.Context, spec storeSpec, cfg readerConfig) (*cached
 	if err != nil {
 		return nil, err
 	}
-	name := "lab-" + cfg.run
+	name := cacheName(cfg.run)
 	set, localTTL := cfg.policy, localTTLNoPush
 	if cfg.push {
 		localTTL = cfg.ttl

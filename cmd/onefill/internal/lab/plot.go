@@ -92,7 +92,7 @@ func (r *Report) LoadsPlot() string {
 }
 
 // loadsSay says whether the number of loads is what the scenario is about.
-func (s *Scenario) loadsSay() bool { return s.ID != "release" && !s.traffic }
+func (s *Scenario) loadsSay() bool { return s.ID != "release" && s.ID != "commit" && !s.traffic }
 
 func barLabel(res Result) string {
 	label := fmt.Sprint(res.Loads)

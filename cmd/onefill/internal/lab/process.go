@@ -143,6 +143,15 @@ func (p *process) stop() {
 	}
 }
 
+// kill ends the process with SIGKILL, whatever it is doing, and waits for its end.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", p.number, err)
+	}
+	<-p.ended
+	return nil
+}
+
 // fleet is all reader processes.
 type fleet []*process
 

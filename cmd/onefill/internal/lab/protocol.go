@@ -23,6 +23,8 @@ type command struct {
 	Share   int   `json:"share,omitempty"`
 	Of      int   `json:"of,omitempty"`
 	SinceUS int64 `json:"since_us,omitempty"`
+	// Commit, for opWrite, opWork and opCompare.
+	Commit *commitSetup `json:"commit,omitempty"`
 }
 
 // The commands.
@@ -43,6 +45,10 @@ const (
 	opTraffic    = "traffic"    // start the traffic
 	opRecent     = "recent"     // count its latest calls
 	opHalt       = "halt"       // end it and hand over its calls
+	opWrite      = "write"      // start to change rows
+	opWork       = "work"       // start to apply the jobs of the queue
+	opLeave      = "leave"      // end that, in order
+	opCompare    = "compare"    // the row of each key, as the cache has it and as the store does
 	opFinish     = "finish"     // close the cell's cache
 )
 
@@ -76,6 +82,12 @@ type reply struct {
 	Found  bool   `json:"found,omitempty"`
 	// Yes, for opTake: taken; for opPublish and opDrop: the store let it.
 	Yes bool `json:"yes,omitempty"`
+	// Rows, for opCompare: what the cache answers for each key, and what the store holds, empty
+	// if nothing; Unread is how many the cache did not answer, and Why the last of its errors.
+	Rows   []string `json:"rows,omitempty"`
+	Stored []string `json:"stored,omitempty"`
+	Unread int      `json:"unread,omitempty"`
+	Why    string   `json:"why,omitempty"`
 	// Recent, for opRecent.
 	Recent tally `json:"recent"`
 }

@@ -132,4 +132,5 @@ type Result struct {
 	MaxInFlight *int    `json:"max_in_flight,omitempty"`
 	Waves       []Wave  `json:"waves,omitempty"`  // S7
 	Outage      *Outage `json:"outage,omitempty"` // scenarios with traffic
+	Commit      *Commit `json:"commit,omitempty"` // the scenario of that name
 }

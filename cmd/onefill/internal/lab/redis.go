@@ -2,8 +2,12 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -85,11 +89,37 @@ func startPrivateRedis(ctx context.Context) (*storeServer, error) {
 		srv.Stop()
 		return nil, err
 	}
-	s.private, s.damage = true, &damaged{faults: processFaults{srv}}
+	s.private, s.damage = true, &damaged{faults: redisFaults{processFaults{srv}}}
 	disconnect := s.close
 	s.close = func() { disconnect(); srv.Stop() }
 	return s, nil
 }
+
+// redisFaults are those of a Redis, which keeps its data if it is asked to.
+type redisFaults struct{ processFaults }
+
+// stop makes the server save its data and end, in one step: nothing that it has answered
+// is lost.
+func (f redisFaults) stop(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", f.server.Addr())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		conn.SetDeadline(deadline)
+	}
+	if _, err := conn.Write([]byte("SHUTDOWN SAVE\r\n")); err != nil {
+		return err
+	}
+	if refusal, err := io.ReadAll(conn); err != nil || len(refusal) > 0 { // it answers by ending
+		return fmt.Errorf("SHUTDOWN SAVE: %q, %w", refusal, cmp.Or(err, errors.New("refused")))
+	}
+	return f.server.Kill() // of what has ended: waits for it
+}
+
+func (f redisFaults) start(ctx context.Context) error { return f.server.Restart(ctx) }
 
 // attachRedis uses a server that runs, and changes nothing there.
 func attachRedis(ctx context.Context, url string) (*storeServer, error) {

@@ -75,8 +75,10 @@ func (r *Report) HTML() ([]byte, error) {
 	p.Tables = []pageTable{
 		r.pageTable("Callers' wait beyond the load", "Median and 99th percentile in milliseconds.", waitCell),
 		r.pageTable("Age of the oldest answer", "Milliseconds since the database began to read it.", ageCell),
+		r.commitTable(),
 		r.pageTable("Commands that the store executed", "In parentheses the scripts among them; what a script runs is counted too.", commandsCell),
 	}
+	p.Tables = slices.DeleteFunc(p.Tables, func(t pageTable) bool { return t.Title == "" })
 	var b bytes.Buffer
 	err := pageTemplate.Execute(&b, p)
 	return b.Bytes(), err

@@ -62,6 +62,7 @@ type run struct {
 	store  *storeServer
 	fleet  fleet
 	report *Report
+	argv   []string // of a reader process
 
 	playable        []*Scenario // of the configured ones
 	freeConnections int         // that a given database has left; 0: enough
@@ -171,6 +172,7 @@ func (r *run) start(ctx context.Context, worker []string) (err error) {
 	if err := r.origin.Plan(ctx, warmKey, plan{Row: "warm"}); err != nil {
 		return fmt.Errorf("write the first row: %w", err)
 	}
+	r.argv = worker
 	if r.fleet, err = startFleet(r.cfg.Processes, worker); err != nil {
 		return err
 	}
@@ -237,6 +239,8 @@ func (c *cell) conclude(ctx context.Context) (err error) {
 			c.res.Sanity = sanity(c.res, c.run.cfg)
 		case c.outage != nil:
 			c.res.Sanity = overload(c.res)
+		case c.commit != nil:
+			c.res.Sanity = endangered(c.res)
 		}
 	}
 	return nil

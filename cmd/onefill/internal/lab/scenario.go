@@ -27,6 +27,10 @@ type Scenario struct {
 	faulty bool
 	// traffic: calls at even intervals for many keys instead of callers who come once.
 	traffic bool
+	// needs says what the run's servers lack for it, or nothing; nil: any will do.
+	needs func(r *run) string
+	// prepare makes rows and processes ready; nil: as in the other scenarios.
+	prepare func(ctx context.Context, c *cell, setup cellSetup) error
 	// policy sets the caches up; nil: as in the other scenarios.
 	policy func(c *cell) policy
 	// keys are those whose loads count; nil: the cell's key.
@@ -120,6 +124,15 @@ var Scenarios = []*Scenario{{
 	Must:  "never more operations at once than MaxLoads; everybody served; the hit rate recovers",
 	load:  outageLoad, policy: outagePolicy, keys: trafficKeys,
 	play: playOutage(killStore, healAfter(0, momentRestarted), coldAfter), demands: demandBounded,
+}, {
+	ID: "commit", Title: "the commit and the cache", faulty: true,
+	modes: []string{ModeNaive, ModeOnefill},
+	About: "Writers change rows while all processes read them. Naive commits and then deletes the key; onefill enqueues the invalidation in the transaction that changes the row, " +
+		"and workers apply it. Writers and workers are killed (SIGKILL) at random moments and replaced; the store is stopped and started with its data, twice. " +
+		"When all is quiet, what the store holds and what every process answers is compared with the rows.",
+	Must: "every cached value is its row",
+	load: commitLoad, needs: commitNeeds, policy: commitPolicy, keys: noKeys,
+	prepare: prepareCommit, play: playCommit, demands: demandCommitted,
 }}
 
 // bound is what the scenario may take in one mode.

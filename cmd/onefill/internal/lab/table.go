@@ -23,6 +23,7 @@ func (r *Report) Table(w io.Writer, color bool) {
 	t.block("callers' wait beyond the load: p50 / p99, ms", waitCell, false)
 	t.block("commands executed by the store (scripts)", commandsCell, false)
 	t.outages()
+	t.commits()
 	t.legend()
 }
 
@@ -130,6 +131,8 @@ func verdictCell(res Result) tableCell {
 		if *res.StaleReaders > 0 || *res.StaleAnswers > 0 || res.StoreHolds == holdsOld {
 			c.text = "old row"
 		}
+	case res.Commit != nil:
+		c.text = fmt.Sprintf("%d stale", res.Commit.StaleKeys)
 	case res.Outage != nil:
 		c.text = fmt.Sprintf("%d at once", res.Outage.MaxInFlight)
 	default:

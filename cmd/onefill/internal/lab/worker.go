@@ -57,6 +57,7 @@ type worker struct {
 	setup  workerSetup
 	origin origin
 	cell   *workerCell
+	leaves []func() // ends what opWrite and opWork have started
 }
 
 // workerCell is one scenario in one mode, in this process.
@@ -101,6 +102,12 @@ func (w *worker) do(ctx context.Context, c command) (r reply) {
 		err = w.each(c, func(cl *caller) { cl.cancel() })
 	case opCollect:
 		err = w.each(c, func(cl *caller) { <-cl.done; r.Calls = append(r.Calls, cl.call) })
+	case opWrite:
+		err = w.startWriting(ctx, c)
+	case opWork:
+		err = w.startWorking(ctx, c)
+	case opLeave:
+		w.leave()
 	case opFinish:
 		err = w.finish()
 	default:
@@ -136,6 +143,8 @@ func (w *worker) withReader(ctx context.Context, c command, r *reply) (err error
 	case opHalt:
 		r.Calls = cell.halt()
 		return nil
+	case opCompare:
+		return cell.compare(ctx, c.Commit.Keys, r)
 	case opInvalidate:
 		return cell.reader.Invalidate(ctx, cell.key)
 	case opStored:
@@ -366,6 +375,7 @@ func (w *worker) finish() error {
 }
 
 func (w *worker) close() {
+	w.leave()
 	w.finish()
 	if w.origin != nil {
 		w.origin.Close()
