@@ -28,6 +28,9 @@ var mayImport = map[string][]string{
 	"store":                       {},
 	"store/memstore":              {"store"},
 	"store/storetest":             {"store"},
+	"bus":                         {},
+	"bus/membus":                  {"bus"},
+	"bus/bustest":                 {"bus"},
 	"queue":                       {},
 	"queue/memqueue":              {"queue"},
 	"queue/queuetest":             {"queue"},
@@ -38,15 +41,15 @@ var mayImport = map[string][]string{
 	"internal/servers":            {}, // for tests, and for the lab
 	"internal/servers/servertest": {"internal/servers"},
 	"internal/faultproxy":         {}, // for tests
-	"docs":                        {"", "internal/...", "store/...", "github.com/maypok86/otter"},
-	"":                            {"internal/flight", "internal/origin", "internal/local", "store", "github.com/maypok86/otter"},
-	"invalidation":                {"", "internal/...", "store", "queue", "github.com/maypok86/otter"},
-	"redisstore/...":              {"store", "redisstore/...", "github.com/redis/rueidis", "golang.org/x"},
+	"docs":                        {"", "internal/...", "store/...", "bus/...", "github.com/maypok86/otter"},
+	"":                            {"internal/flight", "internal/origin", "internal/local", "store", "bus", "github.com/maypok86/otter"},
+	"invalidation":                {"", "internal/...", "store", "bus", "queue", "github.com/maypok86/otter"},
+	"redisstore/...":              {"store", "bus", "redisstore/...", "github.com/redis/rueidis", "golang.org/x"},
 	"memcachestore/...":           {"store", "memcachestore/..."},
 	"pgqueue/...":                 {"queue", "pgqueue/...", "github.com/jackc", "golang.org/x"},
 	"sqsqueue/...":                {"queue", "sqsqueue/...", "github.com/aws"},
-	"otelonefill/...":             {"", "internal/...", "store", "queue", "otelonefill/...", "*"},
-	"promonefill/...":             {"", "internal/...", "store", "queue", "promonefill/...", "*"},
+	"otelonefill/...":             {"", "internal/...", "store", "bus", "queue", "otelonefill/...", "*"},
+	"promonefill/...":             {"", "internal/...", "store", "bus", "queue", "promonefill/...", "*"},
 	"cmd/...":                     {"*"},
 	"integration/...":             {"*"},
 	"bench/...":                   {"*"},
@@ -256,7 +259,7 @@ func readsTheClock(f *ast.File) (found bool) {
 
 // bubbles are the functions, besides synctest.Test and bubble.Test, that call a test in
 // a bubble.
-var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true}
+var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true, "onBus": true}
 
 // sleepsOutsideBubbles finds the calls of time.Sleep that run in real time. A function
 // literal runs in a bubble if the function around it makes one; a named function does

@@ -29,6 +29,7 @@ type Cache[K comparable, V any] struct {
 	remote   *remote       // nil without a store
 	debts    *debts
 	tags     *tagging // nil without Options.Tags
+	bus      *busLink // nil without Options.Bus
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
 	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
@@ -88,7 +89,7 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		slots:   origin.NewSlots(origin.Limits{Most: o.MaxLoads, Least: o.MaxLoadsDegraded, Waiting: o.MaxLoadsWaiting, Strays: maxStrays(o.MaxLoads)}),
 		alone:   origin.NewSlots(origin.Limits{Most: o.MaxLoadsDegraded, Waiting: o.MaxLoadsWaiting}),
 		closing: make(chan struct{}),
-		debts:   newDebts(after(longestJittered(o.TTL, o.Jitter), o.grace())),
+		debts:   newDebts(),
 	}
 	c.accept = c.acceptInterim
 	c.life, c.end = context.WithCancel(context.Background())
@@ -106,6 +107,11 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	}
 	if o.Tags {
 		if err := c.attachTags(); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	if o.Bus != nil {
+		if err := c.attachBus(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
@@ -245,6 +251,7 @@ func (c *Cache[K, V]) Close() error {
 	c.end()
 	if c.remote != nil {
 		c.payLast()
+		c.bus.close()
 		err = errors.Join(err, c.remote.session.Close())
 	}
 	c.local.Close()

@@ -45,7 +45,7 @@ func (m *miss[K, V]) confirmOld(a store.Answer) {
 		return
 	}
 	push := m.c.remote.session.Features().Push
-	m.confirmed = a.Item.Found || push && m.c.local.CurrentEntry(m.old)
+	m.confirmed = a.Item.Found && m.c.tags == nil || push && m.c.local.CurrentEntry(m.old)
 	m.trustOld()
 }
 
@@ -146,7 +146,7 @@ func (m *miss[K, V]) holdBack() time.Duration {
 		return jittered(times(c.opts.ErrorTTL, min(1<<min(doublings, 10), most)), c.opts.Jitter)
 	}
 	d := back(max(m.failures, 2)-2, impatientBackOff)
-	if m.old != nil { // not for longer than it can be served
+	if m.servable() { // not for longer than it can be served
 		left := time.Duration(until(m.old.Soft, c.opts.grace()) - c.local.Now())
 		d = max(d, min(back(m.failures-1, patientBackOff), left))
 	}
@@ -163,4 +163,11 @@ func (m *miss[K, V]) holdBackPrivately(l *loaded[V]) {
 	if l.late && m.old != nil {
 		m.rememberFailure(l.err, m.holdBack(), true)
 	}
+}
+
+// servable says whether those who ask can be given the old value meanwhile.
+func (m *miss[K, V]) servable() bool {
+	now := m.c.local.Now()
+	return m.old != nil && !m.doubted && (m.confirmed || now < m.old.Trusted) &&
+		(now < m.old.Soft || m.c.mayServeStale(m.old, now) || m.c.mayServeOnError(m.old, now))
 }

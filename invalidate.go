@@ -57,8 +57,8 @@ func (c *Cache[K, V]) setEntry(ctx context.Context, key K, l *loaded[V]) (e *loc
 	if l.tagged.tags, err = c.tagsOf(key, l.value, false, nil); err != nil {
 		return nil, false, err
 	}
-	e = c.entry(key, l, local.Stamp{})
-	valid, err = c.validate(ctx, e, l.tagged)
+	e = c.entry(key, l, c.local.Stamp(c.opts.Key(key)))
+	valid, err = c.validate(ctx, e, l.tagged, true)
 	return e, valid, err
 }
 
@@ -74,7 +74,9 @@ func (c *Cache[K, V]) setShared(ctx context.Context, key K, skey string, e *loca
 		stored, err = c.remote.session.Set(ctx, skey, data, ttl)
 		return err
 	})
-	c.wrote([]string{skey}, number, writeHard, err)
+	if err != nil || stored { // else the store has a newer row, and lacks nothing
+		c.wrote([]string{skey}, number, writeHard, err)
+	}
 	if err == nil && stored {
 		publish = func() { c.put(key, e) }
 	}
@@ -137,6 +139,9 @@ func (c *Cache[K, V]) write(ctx context.Context, keys []K, kind writeKind, drop 
 		if err != nil {
 			return err
 		}
+		if err := c.fitsStore(skey); err != nil {
+			return err
+		}
 		skeys[i] = skey
 	}
 	if len(keys) == 0 {
@@ -180,4 +185,16 @@ func (c *Cache[K, V]) writable(key K) (string, error) {
 		return "", ErrClosed
 	}
 	return c.storeKey(key)
+}
+
+// fitsStore says whether the store can have such a key: if not, one write of many keys
+// would be applied in part.
+func (c *Cache[K, V]) fitsStore(skey string) error {
+	if c.remote == nil {
+		return nil
+	}
+	if most := c.remote.session.Features().MaxKeyBytes; most > 0 && len(skey) > most {
+		return fmt.Errorf("onefill: %w: the key %q has %d bytes, at most %d are allowed in this store", store.ErrTooLarge, abbreviate(skey), len(skey), most)
+	}
+	return nil
 }

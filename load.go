@@ -52,6 +52,7 @@ type verdict struct {
 	notFound bool // the row does not exist
 	// contextual: the failure says something about a context, nothing about the row.
 	contextual bool
+	timedOut   bool
 	panicked   bool
 }
 
@@ -63,6 +64,7 @@ func judge(err error) verdict {
 	return verdict{
 		err:        err,
 		notFound:   errors.Is(err, ErrNotFound),
+		timedOut:   errors.Is(err, context.DeadlineExceeded),
 		contextual: errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
 		panicked:   err == ErrGoexit || errors.As(err, &p),
 	}
@@ -74,6 +76,9 @@ func judge(err error) verdict {
 func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 	c := m.c
 	start := c.local.Now()
+	if c.remote == nil {
+		m.stamp = c.local.Stamp(m.f.Key)
+	}
 	reachable := c.remote == nil || m.unstorable
 	t, _ := c.beginTagged(ctx, m.unstorable) // without an epoch, what is heard meanwhile decides
 	l, err := m.loadInPlace(ctx, !reachable)
@@ -173,7 +178,14 @@ func (m *miss[K, V]) tag(ctx context.Context, l *loaded[V], t tagged) (valid boo
 	}
 	t.tags = tags
 	l.tagged, l.entry = t, c.entry(m.key, l, m.stamp)
-	valid, err = c.validate(ctx, l.entry, t)
+	valid, err = c.validate(ctx, l.entry, t, true)
+	if err != nil && !c.tags.voids.any(t.voids, append([]string{wholeCache}, tags...)) { // nobody can say: as if there were no store
+		l.entry.Trusted = min(l.entry.Trusted, until(c.local.Now(), degradedTTL))
+		l.entry.Fresh = min(l.entry.Fresh, l.entry.Trusted)
+		if l.ttl > 0 {
+			m.publish = l.entry
+		}
+	}
 	return valid && err == nil
 }
 
@@ -277,7 +289,7 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 	defer context.AfterFunc(c.life, cancel)()
 
 	c.stats.loads.Add(1)
-	start := time.Now()
+	start, begun := time.Now(), c.slots.Begin()
 	done := make(chan report[T], 1)
 	var left atomic.Bool // by the loader, or by those who wait for it: who comes second knows
 	go func() {
@@ -306,13 +318,13 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 			r.verdict = judge(ctx.Err())
 		}
 	}
-	late := r.contextual && errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if late {
+	late := r.contextual && (r.timedOut || errors.Is(ctx.Err(), context.DeadlineExceeded))
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && r.contextual {
 		r.err = fmt.Errorf("no answer within LoadTimeout, %v: %w", c.opts.LoadTimeout, r.err)
 	}
 	r.took = took{cost: time.Since(start), asked: in.ttl.Load(), late: late, tags: in.tags.get()}
 	if !r.panicked && (!r.contextual || late) { // the others say nothing about the origin
-		c.limited(c.slots.Report(r.err != nil && !r.notFound))
+		c.limited(c.slots.Report(r.err != nil && !r.notFound, begun))
 	}
 	c.lastCost.Store(int64(r.took.cost))
 	c.tell(Event{Kind: EventLoad, Key: skey, Took: r.took.cost, Err: r.err})

@@ -180,7 +180,11 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if err != nil || !item.Found {
 		return outcome[V]{}, false
 	}
-	return m.take(ctx, item.Data)
+	out, ok := m.take(ctx, item.Data)
+	if !ok && ctx.Err() != nil { // what could not be asked about its tags is looked at again
+		m.looked, m.lookErr, m.seen, m.old = false, nil, nil, nil
+	}
+	return out, ok
 }
 
 // put stores an entry in local, unless a newer row is there. It runs under the
@@ -255,6 +259,9 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
 	case errors.Is(err, errDoubted) || errors.Is(err, errVoided):
 		return outcome[V]{}, false
 	case errors.Is(err, store.ErrUnavailable): // whether its tags are valid is not known
+		m.lookErr = err
+		return outcome[V]{}, false
+	case err != nil && ctx.Err() != nil:
 		m.lookErr = err
 		return outcome[V]{}, false
 	case err != nil:
@@ -424,7 +431,8 @@ func (m *miss[K, V]) timedOut() outcome[V] {
 	if m.c.life.Err() != nil {
 		return outcome[V]{err: ErrClosed}
 	}
-	return outcome[V]{err: fmt.Errorf("%w: another process is still loading %q", ErrWaitTimeout, abbreviate(m.f.Key))}
+	m.failure = fmt.Errorf("%w: another process is still loading %q", ErrWaitTimeout, abbreviate(m.f.Key))
+	return outcome[V]{err: m.failure}
 }
 
 // withoutStore is what a flight does when the store could not be asked.
@@ -444,5 +452,6 @@ func (m *miss[K, V]) withoutStore(ctx context.Context, cause error) outcome[V] {
 			return out
 		}
 	}
-	return outcome[V]{err: fmt.Errorf("%w: %w", ErrStoreDown, cause)}
+	m.failure = fmt.Errorf("%w: %w", ErrStoreDown, cause)
+	return outcome[V]{err: m.failure}
 }

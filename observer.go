@@ -53,6 +53,8 @@ const (
 	EventReplay                             // writes of N keys were repeated after an outage or a failover
 	EventUndecodable                        // a stored entry could not be read; Err
 	EventUnstorable                         // a value could not be encoded or is too large; Err
+	EventBusGap                             // all of local is taken for old, as something may have gone unheard; Err
+	EventBusError                           // a message could not be published; Err
 )
 
 var eventNames = [...]string{
@@ -62,6 +64,7 @@ var eventNames = [...]string{
 	EventLoadLimit: "load limit", EventReplay: "replay",
 	EventStoreError: "store error", EventStoreDown: "store down", EventStoreUp: "store up",
 	EventUndecodable: "undecodable", EventUnstorable: "unstorable",
+	EventBusGap: "bus gap", EventBusError: "bus error",
 }
 
 func (k EventKind) String() string {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/onefill/onefill/bus"
 	"github.com/onefill/onefill/store"
 )
 
@@ -144,6 +145,16 @@ type Options[K comparable, V any] struct {
 
 	// Store is the cache that processes share. Default nil: this process only.
 	Store store.Store
+
+	// Bus tells the other processes at once what this one writes, where the Store cannot
+	// push (memcached, a Redis without tracking): their local entries and flights are then
+	// old for as long as a message takes, as a rule, and never for longer than Local.TTL, for
+	// which a longer time than the default is thus in order. All processes that share the
+	// cache should have it. Nothing waits for it or fails by it: while it is away, Local.TTL
+	// is the bound. New fails if it cannot subscribe within 5 seconds, unless AllowStoreDown is
+	// set. It needs a Store. With one that pushes it is allowed, and needless. The cache does
+	// not close it. See package bus; redisstore has one. Default nil.
+	Bus bus.Bus
 
 	// AllowStoreDown lets New succeed while the store cannot be reached. It waits for
 	// the store for a second at most (or for StoreTimeout, if that is longer), and logs.
@@ -316,7 +327,13 @@ func (o *Options[K, V]) validateStore() (errs []error) {
 		if o.AllowStoreDown {
 			errs = append(errs, errors.New("AllowStoreDown is set and Store is nil"))
 		}
+		if o.Bus != nil {
+			errs = append(errs, errors.New("Bus is set and Store is nil: it tells of what was written to a store"))
+		}
 		return errs
+	}
+	if v := reflect.ValueOf(o.Bus); v.Kind() == reflect.Pointer && v.IsNil() {
+		errs = append(errs, fmt.Errorf("Bus is a nil %T: what made it has returned an error, perhaps", o.Bus))
 	}
 	if err := store.ValidName(o.Name); err != nil {
 		errs = append(errs, fmt.Errorf("Name, which is needed with a Store: %w", err))

@@ -1,6 +1,7 @@
 package onefill
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"iter"
@@ -72,10 +73,9 @@ const (
 	slowestReplay = 4 * time.Second // between attempts that fail
 )
 
-// newDebts keeps answered writes for no longer than what they have removed could live.
-func newDebts(longestTTL time.Duration) *debts {
+func newDebts() *debts {
 	return &debts{
-		window: min(longestTTL, replayWindow),
+		window: replayWindow,
 		most:   maxDebtBytes,
 		wake:   make(chan struct{}, 1),
 		owed:   map[debtor]debt{},
@@ -109,7 +109,7 @@ func (d *debts) ended(keys []string, number uint64, kind writeKind, err error) {
 			d.owe(who, what, now)
 			continue
 		}
-		if old, ok := d.owed[who]; ok && old.number < number {
+		if old, ok := d.owed[who]; ok && old.number < number && (old.soft || !what.soft) {
 			d.forget(who)
 		}
 		d.recent.add(recentWrite{who, what.soft, now}, d.window, d.most)
@@ -151,18 +151,6 @@ func (d *debts) of(key debtor) (debt, bool) {
 	return one, ok
 }
 
-// paid removes debts, but for those that have grown since.
-func (d *debts) paid(keys []string, tags bool, upTo uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, key := range keys {
-		who := debtor{key, tags}
-		if old, ok := d.owed[who]; ok && old.number <= upTo {
-			d.forget(who)
-		}
-	}
-}
-
 // reopen makes debts of the writes of the window: they may be lost.
 func (d *debts) reopen() int {
 	now := time.Now()
@@ -179,9 +167,8 @@ func (d *debts) reopen() int {
 	return len(writes)
 }
 
-// all returns what is owed, by the kind of write, and the number of the last write that
-// is among it.
-func (d *debts) all() (owed [3][]string, upTo uint64) {
+// all returns what is owed, by the kind of write.
+func (d *debts) all() (owed [3][]string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for who, one := range d.owed {
@@ -194,7 +181,7 @@ func (d *debts) all() (owed [3][]string, upTo uint64) {
 		}
 		owed[kind] = append(owed[kind], who.name)
 	}
-	return owed, d.begun.Load()
+	return owed
 }
 
 func (d *debts) count() int { return int(d.owing.Load()) }
@@ -208,10 +195,11 @@ func (d *debts) trusts(granted time.Time) bool {
 // errDoubted: the entry may have been invalidated by a write that the store lacks.
 var errDoubted = errors.New("from before an outage in which too many keys were written")
 
-// recentWrites are the answered writes of the window, the oldest first.
+// recentWrites are the latest answered writes of keys and tags in the window, the oldest
+// first.
 type recentWrites struct {
-	list    []recentWrite
-	head    int // of list; what is before it is gone
+	list    list.List // of recentWrite
+	places  map[debtor]*list.Element
 	size    int // bytes, about
 	dropped time.Time
 }
@@ -224,34 +212,40 @@ type recentWrite struct {
 
 func (r *recentWrites) add(w recentWrite, window time.Duration, most int) {
 	r.prune(w.at, window)
-	r.list = append(r.list, w)
+	if at, there := r.places[w.debtor]; there {
+		w.soft = w.soft && at.Value.(recentWrite).soft
+		at.Value = w
+		r.list.MoveToBack(at)
+		return
+	}
+	if r.places == nil {
+		r.places = make(map[debtor]*list.Element)
+	}
+	r.places[w.debtor] = r.list.PushBack(w)
 	for r.size += len(w.name) + debtOverhead; r.size > most; {
-		r.dropped = r.list[r.head].at
-		r.shift()
+		r.dropped = r.shift().at
 	}
 }
 
 func (r *recentWrites) prune(now time.Time, window time.Duration) {
-	for r.head < len(r.list) && now.Sub(r.list[r.head].at) > window {
+	for first := r.list.Front(); first != nil && now.Sub(first.Value.(recentWrite).at) > window; first = r.list.Front() {
 		r.shift()
-	}
-	if r.head > len(r.list)/2 {
-		n := copy(r.list, r.list[r.head:])
-		clear(r.list[n:])
-		r.list, r.head = r.list[:n], 0
 	}
 }
 
-func (r *recentWrites) shift() {
-	r.size -= len(r.list[r.head].name) + debtOverhead
-	r.list[r.head] = recentWrite{}
-	r.head++
+func (r *recentWrites) shift() recentWrite {
+	w := r.list.Remove(r.list.Front()).(recentWrite)
+	r.size -= len(w.name) + debtOverhead
+	delete(r.places, w.debtor)
+	return w
 }
 
 // take empties the window. dropped: there were more writes in it than could be kept.
 func (r *recentWrites) take(now time.Time, window time.Duration) (writes []recentWrite, dropped bool) {
 	r.prune(now, window)
-	writes = r.list[r.head:]
+	for at := r.list.Front(); at != nil; at = at.Next() {
+		writes = append(writes, at.Value.(recentWrite))
+	}
 	dropped = !r.dropped.IsZero() && now.Sub(r.dropped) <= window
 	*r = recentWrites{}
 	return writes, dropped
@@ -260,6 +254,7 @@ func (r *recentWrites) take(now time.Time, window time.Duration) (writes []recen
 // wrote notes how a write has ended, and starts to pay if it has failed.
 func (c *Cache[K, V]) wrote(names []string, number uint64, kind writeKind, err error) {
 	c.debts.ended(names, number, kind, err)
+	c.bus.publish(names, kind == writeTag) // also after an error: it may have been applied
 	if c.debts.count() > 0 {
 		c.startReplay()
 	}
@@ -280,7 +275,7 @@ func (c *Cache[K, V]) replaced() {
 // same one, also if nobody asks it anything.
 func (c *Cache[K, V]) checkStore() {
 	c.debts.mu.Lock()
-	wrote := c.debts.recent.head < len(c.debts.recent.list)
+	wrote := c.debts.recent.list.Len() > 0
 	c.debts.mu.Unlock()
 	if wrote {
 		c.replaySoon()
@@ -297,13 +292,12 @@ func (c *Cache[K, V]) payDebt(ctx context.Context, skey string) error {
 	if one.soft {
 		kind = writeSoft
 	}
-	return c.pay(ctx, kind, []string{skey}, one.number)
+	return c.pay(ctx, kind, []string{skey})
 }
 
 // payTags pays what is owed for tags, before their generations are read.
 func (c *Cache[K, V]) payTags(ctx context.Context, tags []string) error {
 	var owed []string
-	upTo := c.debts.begun.Load()
 	for _, tag := range tags {
 		if _, ok := c.debts.of(debtor{tag, true}); ok {
 			owed = append(owed, tag)
@@ -312,15 +306,16 @@ func (c *Cache[K, V]) payTags(ctx context.Context, tags []string) error {
 	if len(owed) == 0 {
 		return nil
 	}
-	return c.pay(ctx, writeTag, owed, upTo)
+	return c.pay(ctx, writeTag, owed)
 }
 
 // pay repeats writes: of keys that one server has, or of tags.
-func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string, upTo uint64) error {
+func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string) error {
 	skey := names[0]
 	if kind == writeTag {
 		skey = ""
 	}
+	number := c.debts.begin()
 	err := c.remote.do(ctx, skey, func(ctx context.Context) error {
 		switch kind {
 		case writeSoft:
@@ -331,6 +326,9 @@ func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string, u
 			return c.remote.session.Invalidate(ctx, names...)
 		}
 	})
+	if errors.Is(err, errNotAsked) {
+		return err
+	}
 	for _, name := range names { // also after an error, as after every write
 		if kind == writeTag {
 			c.voided(name)
@@ -338,10 +336,11 @@ func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string, u
 			c.changed(name)
 		}
 	}
+	c.bus.publish(names, kind == writeTag)
 	if err != nil && !errors.Is(err, store.ErrNotReplicated) {
 		return err
 	}
-	c.debts.paid(names, kind == writeTag, upTo)
+	c.debts.ended(names, number, kind, err)
 	c.stats.replayed.Add(uint64(len(names)))
 	c.tell(Event{Kind: EventReplay, N: len(names)})
 	return nil
@@ -365,6 +364,13 @@ func (c *Cache[K, V]) startReplay() {
 
 // replay pays until nothing is owed.
 func (c *Cache[K, V]) replay() {
+	returned := false
+	defer func() {
+		if !returned { // an observer has ended this goroutine
+			c.debts.running.Store(false)
+			c.startReplay()
+		}
+	}()
 	t := time.NewTimer(probeEvery)
 	defer t.Stop()
 	for pause := probeEvery; ; pause = min(2*pause, slowestReplay) {
@@ -373,6 +379,7 @@ func (c *Cache[K, V]) replay() {
 			pause = probeEvery
 		case <-t.C:
 		case <-c.closing:
+			returned = true
 			c.debts.running.Store(false)
 			return
 		}
@@ -381,8 +388,9 @@ func (c *Cache[K, V]) replay() {
 		}
 		t.Reset(jittered(pause, 0.5))
 	}
+	returned = true
 	c.debts.running.Store(false)
-	if c.debts.count() > 0 { // owed in this very moment
+	if c.debts.count() > 0 || len(c.debts.wake) > 0 { // owed in this very moment
 		c.startReplay()
 	}
 }
@@ -395,11 +403,11 @@ func (c *Cache[K, V]) payAll(ctx context.Context) error {
 			return err
 		}
 	}
-	owed, upTo := c.debts.all()
+	owed := c.debts.all()
 	var errs []error
 	for kind, names := range owed {
 		for names := range c.byServer(writeKind(kind), names) {
-			errs = append(errs, c.pay(ctx, writeKind(kind), names, upTo))
+			errs = append(errs, c.pay(ctx, writeKind(kind), names))
 		}
 	}
 	return errors.Join(errs...)

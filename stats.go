@@ -31,6 +31,12 @@ type Stats struct {
 	Undecodable     uint64 // stored entries that could not be read
 	Unstorable      uint64 // loaded values that could not be encoded or were too large
 
+	BusPublished uint64 // messages about writes that the Bus has taken
+	BusHeard     uint64 // messages about writes of other processes
+	BusGaps      uint64 // times that all of local was taken for old, as something may have gone unheard
+	BusErrors    uint64 // attempts to publish a message that failed
+	BusForeign   uint64 // messages that could not be understood
+
 	LoadsInFlight  int    // places at the origin in use
 	LoadLimit      int    // places at the origin now: from MaxLoadsDegraded to MaxLoads
 	LoadsWaiting   int    // flights that wait for a place
@@ -95,6 +101,10 @@ func (c *Cache[K, V]) Stats() Stats {
 		RefreshesFailed: n.refreshesFailed.Load(),
 		LocalBytes:      c.local.Weight(),
 		LocalEntries:    c.local.Len(),
+	}
+	if b := c.bus; b != nil {
+		s.BusPublished, s.BusHeard, s.BusGaps = b.published.Load(), b.heard.Load(), b.gaps.Load()
+		s.BusErrors, s.BusForeign = b.errors.Load(), b.foreign.Load()
 	}
 	at := c.slots.State()
 	s.LoadsInFlight, s.LoadLimit, s.LoadsWaiting, s.LoadsStray = at.Used, at.Limit, at.Waiting, at.Strays

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onefill/onefill/internal/local"
@@ -24,14 +23,52 @@ type tagging struct {
 	keep   time.Duration
 	// known are the generations that this process has read lately.
 	known *local.Cache[string, knownTag]
-	// voids counts what was heard of tags. What was loaded without an epoch of the store is
-	// kept only if none was meanwhile.
-	voids atomic.Uint64
+	// voids is what was heard of tags, in this process. It decides about what was loaded
+	// without an epoch of the store.
+	voids voids
+}
+
+// voids remembers the latest tags that were voided, by number.
+type voids struct {
+	mu     sync.Mutex              // leaf
+	number uint64                  // guarded by mu: of the latest
+	latest [rememberedVoids]string // guarded by mu: number n at n % rememberedVoids
+}
+
+const rememberedVoids = 256
+
+func (v *voids) add(tag string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.number++
+	v.latest[v.number%rememberedVoids] = tag
+}
+
+func (v *voids) now() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.number
+}
+
+// any says whether one of the tags was voided since, as far as it is known.
+func (v *voids) any(since uint64, tags []string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.number-since > rememberedVoids {
+		return true
+	}
+	for n := since + 1; n <= v.number; n++ {
+		if slices.Contains(tags, v.latest[n%rememberedVoids]) {
+			return true
+		}
+	}
+	return false
 }
 
 type knownTag struct {
 	generation uint64
 	stamp      local.Stamp // of the tag, from before it was read
+	until      int64       // what relies on it is trusted until then
 }
 
 const (
@@ -107,9 +144,9 @@ func (c *Cache[K, V]) beginTagged(ctx context.Context, askStore bool) (t tagged,
 	if c.tags == nil {
 		return t, nil
 	}
-	t.voids = c.tags.voids.Load()
+	t.voids = c.tags.voids.now()
 	if askStore && c.tags.tagger != nil {
-		err = c.remote.do(ctx, "", func(ctx context.Context) error {
+		err = c.remote.twice(ctx, "", func(ctx context.Context) error {
 			t.epoch, err = c.tags.tagger.Epoch(ctx)
 			return err
 		})
@@ -126,7 +163,7 @@ func (c *Cache[K, V]) tagsOf(key K, value V, absent bool, set []string) ([]strin
 		return nil, nil
 	}
 	if c.opts.TagsOf != nil && !absent {
-		set = append(set, c.opts.TagsOf(key, value)...)
+		set = slices.Concat(set, c.opts.TagsOf(key, value)) // set is shared by the rows of a LoadMany
 		slices.Sort(set)
 		set = slices.Compact(set)
 	}
@@ -138,7 +175,7 @@ func (c *Cache[K, V]) tagsOf(key K, value V, absent bool, set []string) ([]strin
 
 // validate says whether a value is valid still, and puts the stamps of its tags into its
 // entry. The stamps come first, so that what is heard later drops the entry.
-func (c *Cache[K, V]) validate(ctx context.Context, e *local.Entry[V], t tagged) (valid bool, err error) {
+func (c *Cache[K, V]) validate(ctx context.Context, e *local.Entry[V], t tagged, loaded bool) (valid bool, err error) {
 	if c.tags == nil {
 		return true, nil
 	}
@@ -152,9 +189,12 @@ func (c *Cache[K, V]) validate(ctx context.Context, e *local.Entry[V], t tagged)
 	}
 	e.Rare.Tags = stamps
 	if t.epoch == 0 {
-		return c.tags.voids.Load() == t.voids, nil
+		return !c.tags.voids.any(t.voids, tags), nil
 	}
-	return c.belowEpoch(ctx, tags, stamps, t.epoch)
+	valid, until, err := c.belowEpoch(ctx, tags, stamps, t.epoch, loaded)
+	e.Trusted = min(e.Trusted, until)
+	e.Fresh = min(e.Fresh, e.Trusted)
+	return valid, err
 }
 
 // errVoided: a tag of the entry was voided since its load began.
@@ -165,7 +205,7 @@ func (c *Cache[K, V]) checkTags(ctx context.Context, e *local.Entry[V], t tagged
 	if t.epoch == 0 {
 		return errVoided // of a process without tags
 	}
-	valid, err := c.validate(ctx, e, t)
+	valid, err := c.validate(ctx, e, t, false)
 	if err == nil && !valid {
 		err = errVoided
 	}
@@ -173,10 +213,12 @@ func (c *Cache[K, V]) checkTags(ctx context.Context, e *local.Entry[V], t tagged
 }
 
 // belowEpoch says whether no generation of the tags is above epoch.
-func (c *Cache[K, V]) belowEpoch(ctx context.Context, tags []string, stamps []local.Stamp, epoch uint64) (bool, error) {
+func (c *Cache[K, V]) belowEpoch(ctx context.Context, tags []string, stamps []local.Stamp, epoch uint64, loaded bool) (bool, int64, error) {
+	trusted := until(c.local.Now(), c.localTTL())
+	ignore := loaded && !c.remote.session.Features().Push
 	if c.debts.count() > 0 {
 		if err := c.payTags(ctx, tags); err != nil {
-			return false, err
+			return false, trusted, err
 		}
 	}
 	var unknown []string
@@ -184,26 +226,28 @@ func (c *Cache[K, V]) belowEpoch(ctx context.Context, tags []string, stamps []lo
 	for i, tag := range tags {
 		k, now, _ := c.tags.known.Get(tag)
 		switch {
-		case k == nil || now >= k.Fresh || !c.local.Current(k.Value.stamp):
+		case ignore || k == nil || now >= k.Fresh || !c.local.Current(k.Value.stamp):
 			unknown, asked = append(unknown, tag), append(asked, stamps[i])
 		case k.Value.generation > epoch:
-			return false, nil
+			return false, trusted, nil
+		default:
+			trusted = min(trusted, k.Value.until)
 		}
 	}
 	if len(unknown) == 0 {
-		return true, nil
+		return true, trusted, nil
 	}
 	generations, err := c.askGenerations(ctx, unknown, asked)
 	if err != nil {
-		return false, err
+		return false, trusted, err
 	}
-	return slices.Max(generations) <= epoch, nil
+	return slices.Max(generations) <= epoch, trusted, nil
 }
 
 // askGenerations reads generations from the store, and remembers them.
 func (c *Cache[K, V]) askGenerations(ctx context.Context, tags []string, stamps []local.Stamp) (generations []uint64, err error) {
-	asked := c.tags.known.Now()
-	err = c.remote.do(ctx, "", func(ctx context.Context) error {
+	asked, here := c.tags.known.Now(), c.local.Now()
+	err = c.remote.twice(ctx, "", func(ctx context.Context) error {
 		generations, err = c.tags.tagger.Generations(ctx, c.tags.keep, tags...)
 		return err
 	})
@@ -213,10 +257,10 @@ func (c *Cache[K, V]) askGenerations(ctx context.Context, tags []string, stamps 
 	if err != nil {
 		return nil, err
 	}
-	fresh := until(asked, min(c.localTTL(), c.tags.keep/4))
+	fresh := until(asked, min(c.localTTL()/2, c.tags.keep/4))
 	for i, tag := range tags {
 		if c.local.Current(stamps[i]) {
-			c.tags.known.Put(tag, &local.Entry[knownTag]{Value: knownTag{generations[i], stamps[i]}, Fresh: fresh, Soft: fresh, Trusted: fresh})
+			c.tags.known.Put(tag, &local.Entry[knownTag]{Value: knownTag{generations[i], stamps[i], until(here, c.localTTL())}, Fresh: fresh, Soft: fresh, Trusted: fresh})
 		}
 	}
 	return generations, nil
@@ -228,7 +272,7 @@ func (c *Cache[K, V]) voided(tag string) {
 	if c.tags == nil {
 		return
 	}
-	c.tags.voids.Add(1) // first: who has taken his stamps before the next line sees it
+	c.tags.voids.add(tag) // first: who has taken his stamps before the next line sees it
 	c.local.Pushed("\x00" + tag)
 	c.flights.ChangedAll()
 }

@@ -65,7 +65,7 @@ func TestWeigh(t *testing.T) {
 }
 
 func TestWeightOptions(t *testing.T) {
-	type row struct{ name string }
+	type row struct{}
 	for want, o := range map[string]onefill.Options[string, row]{
 		"Weigh is nil":                {Local: onefill.LocalOptions{MaxBytes: 1}},
 		"MaxBytes is negative":        {Local: onefill.LocalOptions{MaxBytes: -1}},

@@ -61,7 +61,7 @@ func (e *Entry[V]) IsValue() bool { return e.Rare == nil || !e.Rare.Absent && !e
 
 // Plain says that the entry is a value and nothing else is to be known about it.
 func (e *Entry[V]) Plain() bool {
-	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil && e.Rare.Tags == nil
+	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil
 }
 
 // FailureAt is the failure that is remembered at that moment for those who ask, or nil.
@@ -221,13 +221,13 @@ func (c *Cache[K, V]) Hit(k K) (v V, ok bool) {
 	}
 	if c.grace == 0 { // what otter still has is fresh: see end
 		e, ok := c.otter.GetIfPresent(k)
-		if !ok || !e.Plain() || !c.Current(e.Stamp) {
+		if !ok || !e.Plain() || !c.CurrentEntry(&e) {
 			return v, false
 		}
 		return e.Value, true
 	}
 	e, ok := c.otter.GetEntry(k)
-	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.Current(e.Value.Stamp) {
+	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.CurrentEntry(&e.Value) {
 		return v, false
 	}
 	return e.Value.Value, true

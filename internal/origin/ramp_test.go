@@ -17,7 +17,7 @@ func TestLimitGrowsInSteps(t *testing.T) {
 	s.Restart()
 	var limits, loads []int
 	for n, last := 0, 0; n < 2000; n++ {
-		limit, changed := s.Report(false)
+		limit, changed := s.Report(false, s.Begin())
 		if changed {
 			limits, loads = append(limits, limit), append(loads, n+1-last)
 			last = n + 1
@@ -36,7 +36,7 @@ func TestSmallLimitGrows(t *testing.T) {
 	s := NewSlots(Limits{Most: 3, Least: 1})
 	s.Restart()
 	for range 16 {
-		s.Report(false)
+		s.Report(false, s.Begin())
 	}
 	want(t, s, 0, 3, 0)
 }
@@ -47,7 +47,7 @@ func TestLimitFallsByHalf(t *testing.T) {
 	s := NewSlots(Limits{Most: 64, Least: 5})
 	var limits, loads []int
 	for n, last := 0, 0; n < 1000; n++ {
-		if limit, changed := s.Report(true); changed {
+		if limit, changed := s.Report(true, s.Begin()); changed {
 			limits, loads = append(limits, limit), append(loads, n+1-last)
 			last = n + 1
 		}
@@ -69,7 +69,7 @@ func TestSomeFailuresAreNormal(t *testing.T) {
 		s := NewSlots(Limits{Most: 80, Least: 8})
 		s.setLimit(40)
 		for n := range 4000 {
-			s.Report(c.every > 0 && n%c.every == 0)
+			s.Report(c.every > 0 && n%c.every == 0, s.Begin())
 		}
 		if at := s.State(); at.Limit != c.want {
 			t.Errorf("with one failure in %d loads the limit is %d, want %d", c.every, at.Limit, c.want)
@@ -90,7 +90,7 @@ func TestHalf(t *testing.T) {
 func TestFixedLimit(t *testing.T) {
 	s := NewSlots(Limits{Most: 4})
 	for range 100 {
-		s.Report(true)
+		s.Report(true, s.Begin())
 	}
 	s.Restart()
 	s.Half()
@@ -155,4 +155,19 @@ func TestStraysAreBounded(t *testing.T) {
 			t.Errorf("%d strays", at.Strays)
 		}
 	})
+}
+
+// Loads that began under the old limit and fail after it has fallen do not make it fall
+// again: a burst of failures halves it once.
+func TestOneBurstHalvesOnce(t *testing.T) {
+	s := NewSlots(Limits{Most: 64, Least: 1})
+	begun := s.Begin()
+	for range 64 {
+		s.Report(true, begun)
+	}
+	want(t, s, 0, 32, 0)
+	for range 17 {
+		s.Report(true, s.Begin())
+	}
+	want(t, s, 0, 16, 0)
 }

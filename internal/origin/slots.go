@@ -27,6 +27,7 @@ type Slots struct {
 	strays int        // guarded by mu: loads that were left behind and still run
 	queue  list.List  // guarded by mu: of chan struct{}, closed when a place is given
 	round  round      // guarded by mu
+	halved int        // guarded by mu: how often the limit has fallen
 }
 
 // round is the loads that have ended since the limit was last decided about.
@@ -44,7 +45,8 @@ func NewSlots(l Limits) *Slots {
 }
 
 // Acquire waits for a place, first come, first served, until ctx is done; then it
-// returns the context's cause. It does not wait if as many wait as may: ErrFull. A
+// returns the context's cause. It does not wait if as many wait as may, unless there is a
+// spare place to wait for: ErrFull. A
 // place that was given must be given back with Release, once.
 //
 // A caller who may use a place that somebody else has is told of it by spare, which
@@ -62,7 +64,7 @@ func (s *Slots) Acquire(ctx context.Context, spare <-chan struct{}) (borrowed bo
 		s.mu.Unlock()
 		return false, nil
 	}
-	if s.limits.Waiting > 0 && s.queue.Len() >= s.limits.Waiting {
+	if spare == nil && s.limits.Waiting > 0 && s.queue.Len() >= s.limits.Waiting {
 		s.mu.Unlock()
 		return false, ErrFull
 	}
@@ -125,11 +127,22 @@ const (
 	steps    = 8
 )
 
-// Report says how a load at the origin has ended, and returns the limit and whether
-// that has changed it.
-func (s *Slots) Report(failed bool) (limit int, changed bool) {
+// Begin is called when a load begins. What it returns is for its Report.
+func (s *Slots) Begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.halved
+}
+
+// Report says how a load at the origin has ended, and returns the limit and whether
+// that has changed it. The failure of one that began before the limit last fell says
+// nothing about whether that was enough.
+func (s *Slots) Report(failed bool, begun int) (limit int, changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if failed && begun != s.halved {
+		return s.limit, false
+	}
 	before := s.limit
 	s.round.ended++
 	if failed {
@@ -167,7 +180,11 @@ func (s *Slots) lower(by int) (limit int, changed bool) {
 
 // move sets the limit and begins a round. Loads that run are not disturbed.
 func (s *Slots) move(to int) {
-	s.limit = min(max(to, s.limits.Least), s.limits.Most)
+	to = min(max(to, s.limits.Least), s.limits.Most)
+	if to < s.limit {
+		s.halved++
+	}
+	s.limit = to
 	s.round = round{}
 	s.admit()
 }
