@@ -70,6 +70,9 @@ func decodeKey[K comparable](p payload) (key K, err error) {
 	case p.Bytes != nil:
 		return key, fmt.Errorf("the key is given as bytes, but this cache's keys are of type %T", key)
 	}
+	if string(p.Key) == "null" && !encodesItself(v.Type()) { // it would become the zero key
+		return key, errors.New("the key is null")
+	}
 	text := fit(p.Key, isText, v)
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields() // else a key of an older type would become another key

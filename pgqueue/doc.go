@@ -23,7 +23,8 @@
 // [Schema]. [Queue.Check], which a worker asks at its start, says what is missing: the
 // tables, their version, rights. Whoever only enqueues needs USAGE on the schema and on the
 // sequence jobs_id_seq, and INSERT on jobs; with [queue.Job].Merge also SELECT and UPDATE.
-// A worker needs SELECT, INSERT, UPDATE and DELETE on jobs and jobs_dead.
+// A worker needs SELECT, INSERT, UPDATE and DELETE on jobs, jobs_dead and jobs_once, and
+// SELECT on jobs_migrations.
 //
 // Jobs can be added from any language: INSERT INTO onefill.jobs (kind, payload) VALUES (…).
 //

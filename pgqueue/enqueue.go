@@ -35,7 +35,22 @@ func (q *Queue) Enqueue(ctx context.Context, jobs ...queue.Job) ([]string, error
 		}
 		return nil
 	})
-	return ids, err
+	return ids, added(ids, err)
+}
+
+// added is the error of an Enqueue that has added those that have an ID: they are there,
+// although what came behind them in one part has failed as a whole.
+func added(ids []string, err error) error {
+	if err == nil || !slices.ContainsFunc(ids, func(id string) bool { return id != "" }) {
+		return err
+	}
+	errs := make(queue.Errors, len(ids))
+	for i, id := range ids {
+		if id == "" {
+			errs[i] = queue.ErrorOf(err, i)
+		}
+	}
+	return errs.Err()
 }
 
 // add adds entries in a transaction. If the server refuses the data of one of them, each
@@ -143,8 +158,12 @@ func (q *Queue) parts(jobs []queue.Job, from, to int, errs queue.Errors) (parts 
 // merge is what merge.sql does, for two jobs of one call: one statement cannot touch a
 // row twice.
 func (e *entry) merge(later *entry) {
-	if later.Version >= e.Version {
+	none := later.Version == 0 || e.Version == 0
+	if later.Version >= e.Version || none {
 		e.Payload, e.Version, e.Dedupe = later.Payload, later.Version, later.Dedupe
+	}
+	if none {
+		e.Version = 0
 	}
 	e.Delay = min(e.Delay, later.Delay)
 	e.of = append(e.of, later.of...)

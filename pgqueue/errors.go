@@ -2,10 +2,12 @@ package pgqueue
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onefill/onefill/queue"
@@ -36,6 +38,7 @@ const (
 	insufficientPrivilege = "42501"
 	invalidCatalogName    = "3D000"
 	readOnly              = "25006"
+	transactionAborted    = "25P02"
 	queryCanceled         = "57014"
 	lockNotAvailable      = "55P03"
 	invalidAuthorization  = "28"
@@ -48,11 +51,10 @@ const (
 
 // advise adds what to do where the server says only what is wrong.
 func (q *Queue) advise(err error) error {
-	var e *pgconn.PgError
-	if !errors.As(err, &e) {
+	if errors.Is(err, queue.ErrInvalid) {
 		return err
 	}
-	switch e.Code {
+	switch sqlState(err) {
 	case undefinedTable, invalidSchemaName:
 		return fmt.Errorf("%w; the tables are made by: %s", err, q.command("up"))
 	case undefinedColumn:
@@ -76,26 +78,51 @@ func (q *Queue) command(direction string) string {
 // unavailable says whether an error means that the server could not be asked or has not
 // answered in time, as opposed to an answer that is an error.
 func unavailable(err error) bool {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
-		if e.Code == invalidCatalogName || strings.HasPrefix(e.Code, invalidAuthorization) {
+	if errors.Is(err, queue.ErrInvalid) || errors.Is(err, errAnswer) {
+		return false
+	}
+	if code := sqlState(err); code != "" {
+		if code == invalidCatalogName || strings.HasPrefix(code, invalidAuthorization) {
 			return false
 		}
-		switch e.Code {
+		switch code {
 		case queryCanceled, lockNotAvailable, readOnly:
 			return true
 		}
-		switch e.Code[:min(2, len(e.Code))] {
+		switch code[:min(2, len(code))] {
 		case connectionException, operatorIntervention, insufficientResources:
 			return true
 		}
 		return false
 	}
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, queue.ErrInvalid), errors.Is(err, errAnswer):
-		return false
+	return !errors.Is(err, context.Canceled) // everything else is the connection's
+}
+
+// sqlState is the SQLSTATE of what the server has answered, by whatever driver, since
+// EnqueueTx takes transactions of all; empty if it has not answered.
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
 	}
-	return true // everything else is the connection's
+	return ""
+}
+
+// ofTx tells what is wrong with a transaction of the caller's from what is wrong with
+// the server.
+func ofTx(err error) error {
+	what := ""
+	switch code := sqlState(err); {
+	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		what = "it is over already"
+	case code == readOnly:
+		what = "it is read-only; begin it read-write, on the primary server"
+	case code == transactionAborted:
+		what = "a statement before has failed in it; roll it back"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w transaction: %s: %w", queue.ErrInvalid, what, err)
 }
 
 // errAnswer is wrapped by errors about an answer that was understood, and is wrong.

@@ -37,7 +37,7 @@ func (q *Queue) Once(ctx context.Context, tx Tx, dedupeKey string) (first bool, 
 	}
 	rows, err := ask(ctx, stmt{q.sql.once, []string{dedupeKey}})
 	if err != nil {
-		return false, q.failed(ctx, "once", err)
+		return false, q.failed(ctx, "once", ofTx(err))
 	}
 	return len(rows) > 0, nil
 }

@@ -142,7 +142,10 @@ func apply(opts []Option) (options, error) {
 
 // validSchema refuses names that PostgreSQL would refuse, or cut.
 func validSchema(name string) error {
-	odd := func(r rune) bool { return unicode.IsControl(r) || r == '\\' || r == utf8.RuneError }
+	// Braces would be our own placeholders.
+	odd := func(r rune) bool {
+		return unicode.IsControl(r) || strings.ContainsRune("\\{}", r) || r == utf8.RuneError
+	}
 	switch {
 	case name == "":
 		return errors.New("Schema is empty")
@@ -151,7 +154,7 @@ func validSchema(name string) error {
 	case strings.HasPrefix(name, "pg_"):
 		return fmt.Errorf("Schema %q: PostgreSQL keeps names that begin with pg_ for itself", name)
 	case strings.ContainsFunc(name, odd):
-		return fmt.Errorf("Schema %q: control characters and backslashes are not allowed", name)
+		return fmt.Errorf("Schema %q: control characters, backslashes and braces are not allowed", name)
 	}
 	return nil
 }

@@ -23,8 +23,9 @@ type Tx any
 //
 // It works in a transaction of any isolation level. With [queue.Job].Merge it waits for
 // other transactions that have merged the same key and are not over; enqueue keys in one
-// order, or in one call, where two writers might have them crosswise. Under REPEATABLE
-// READ a Merge can fail with a serialization failure.
+// order, or in one call, where two writers might have them crosswise. And the job that it
+// is merged with, though committed, is not delivered before this transaction is over: keep
+// it short. Under REPEATABLE READ a Merge can fail with a serialization failure.
 //
 //	tx, err := pool.Begin(ctx) // or db.BeginTx(ctx, nil)
 //	...
@@ -45,7 +46,8 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, jobs ...queue.Job) ([]stri
 			for _, s := range q.adding(part) {
 				more, err := ask(ctx, s)
 				if err != nil {
-					return err
+					clear(ids) // nothing of the transaction can be committed
+					return ofTx(err)
 				}
 				rows = append(rows, more...)
 			}

@@ -32,7 +32,8 @@ type Job struct {
 	// empty) that has been enqueued with Merge, too, and that nobody has ever claimed:
 	// then one job is left, with the Payload, Version and DedupeKey of the one with the
 	// higher Version (of this one if they are equal), due at the earlier of both times,
-	// aged from the first. A job that was claimed is never merged with, so that no
+	// aged from the first. If one of them has no Version, nobody knows which is newer:
+	// then this one's Payload and DedupeKey are left, and no Version. A job that was claimed is never merged with, so that no
 	// change gets lost that was committed while an older job was at work. Without
 	// [Caps.Merge] it does nothing.
 	Merge bool
@@ -184,6 +185,9 @@ type Caps struct {
 	LastError bool
 	// Merge: Job.Merge is heeded.
 	Merge bool
+	// MaxAttempts is after how many claims the queue itself moves a job to the dead
+	// letters, without the error of its last attempt; 0 if it never does.
+	MaxAttempts int
 	// MaxBatch is how many jobs one Receive returns at most, 0 if there is no limit.
 	// The other calls take any number of entries, and are split as need be.
 	MaxBatch int

@@ -55,7 +55,10 @@ type WorkerOptions struct {
 	// Twice of it is at most Caps.MaxLease. Default 5 min.
 	MaxRunTime time.Duration
 	// MaxAttempts is how often a job is tried. What fails then, or is claimed once more
-	// because nobody has heard of its last attempt, goes to the dead letters. Default 20.
+	// because nobody has heard of its last attempt, goes to the dead letters. Default 20, or
+	// Caps.MaxAttempts if that is less: of more the queue would keep the jobs, and no error.
+	// A job that kills its process takes the others along that the worker held: their claims
+	// count, too, also where they had not been begun. Batch 1 keeps them apart.
 	MaxAttempts int
 	// RetryMin and RetryMax bound the pause after a failure: it is random between 0 and
 	// RetryMin after the first attempt, between 0 and twice that after the second, and
@@ -171,7 +174,11 @@ func (o *WorkerOptions) defaults(c Caps, batches bool) {
 	setDefault(&o.Wait, defaultWait)
 	o.Wait = min(o.Wait, c.MaxWait, math.MaxInt64-callTimeout)
 	setDefault(&o.MaxRunTime, defaultMaxRunTime)
-	setDefault(&o.MaxAttempts, defaultMaxAttempts)
+	most := defaultMaxAttempts
+	if c.MaxAttempts > 0 {
+		most = min(most, c.MaxAttempts)
+	}
+	setDefault(&o.MaxAttempts, most)
 	setDefault(&o.RetryMin, defaultRetryMin)
 	setDefault(&o.RetryMax, max(defaultRetryMax, o.RetryMin))
 	for kind, h := range o.Handlers {

@@ -80,6 +80,7 @@ func open(client *sqs.Client, queueURL string, o Options, s settings) *Queue {
 	q.caps = queue.Caps{
 		OrderedKeys: s.fifo,
 		Replay:      true,
+		MaxAttempts: s.maxReceives,
 		MaxBatch:    maxEntries,
 		MaxDelay:    maxDelay,
 		MaxLease:    maxVisibility,

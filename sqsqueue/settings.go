@@ -72,7 +72,11 @@ func settle(ctx context.Context, client *sqs.Client, queueURL string, o *Options
 		wrong = append(wrong, s.deadDiffers(&dead)...)
 	}
 	if len(wrong) > 0 {
-		return s, fmt.Errorf("%w: %s. Change them, or the Options; Options.Adjust makes sqsqueue.New change them", ErrSettings, strings.Join(wrong, "; "))
+		advice := "Change them, or the Options; Options.Adjust makes sqsqueue.New change them"
+		if o.Adjust {
+			advice = "Options.Adjust does not change these; change them, or the Options"
+		}
+		return s, fmt.Errorf("%w: %s. %s", ErrSettings, strings.Join(wrong, "; "), advice)
 	}
 	return s, nil
 }

@@ -1,10 +1,12 @@
 -- A lease is run_at itself: a claim moves it to the lease's end. fence grows with each
 -- claim and each return, and whoever wants to end a claim names it. attempts are the
--- claims that count. due_at is what run_at was before the newest claim.
+-- claims that count. due_at is what run_at was before the newest claim. The checks are
+-- for rows that others insert: one that a claim cannot read would keep those that are
+-- claimed with it from being delivered, again and again.
 CREATE TABLE {schema}.jobs (
   id          bigserial PRIMARY KEY,
-  run_at      timestamptz NOT NULL DEFAULT now(),
-  enqueued_at timestamptz NOT NULL DEFAULT now(),
+  run_at      timestamptz NOT NULL DEFAULT now() CHECK (isfinite(run_at)),
+  enqueued_at timestamptz NOT NULL DEFAULT now() CHECK (isfinite(enqueued_at)),
   due_at      timestamptz,
   fence       int NOT NULL DEFAULT 0,
   attempts    int NOT NULL DEFAULT 0,
@@ -12,7 +14,7 @@ CREATE TABLE {schema}.jobs (
   kind        text NOT NULL,
   key         text NOT NULL DEFAULT '',
   payload     jsonb NOT NULL DEFAULT 'null',
-  version     numeric(20) NOT NULL DEFAULT 0,
+  version     numeric(20) NOT NULL DEFAULT 0 CHECK (version BETWEEN 0 AND 18446744073709551615),
   dedupe      text NOT NULL DEFAULT gen_random_uuid()::text,
   last_error  text
 ) WITH (

@@ -7,7 +7,7 @@ WITH there AS (
   WHERE n.nspname = $1::text AND c.relname IN ('jobs', 'jobs_dead', 'jobs_once', 'jobs_migrations', 'jobs_id_seq')
 ), needed (relname, rights) AS (VALUES
   ('jobs', '{SELECT,INSERT,UPDATE,DELETE}'::text[]), ('jobs_dead', '{SELECT,INSERT,UPDATE,DELETE}'),
-  ('jobs_once', '{SELECT,INSERT,DELETE}'), ('jobs_migrations', '{SELECT}')
+  ('jobs_once', '{SELECT,INSERT,UPDATE,DELETE}'), ('jobs_migrations', '{SELECT}')
 ), missing (item) AS (
   SELECT r || ' on ' || there.relname FROM there JOIN needed USING (relname), unnest(needed.rights) AS r
   WHERE CASE WHEN there.relkind = 'r' THEN NOT has_table_privilege(there.oid, r) END

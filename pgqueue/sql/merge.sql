@@ -12,9 +12,9 @@ WITH input AS MATERIALIZED (
   SELECT true, kind, key, payload, version, dedupe, now() + delay * interval '1 microsecond' FROM input
   ORDER BY kind COLLATE "C", key COLLATE "C"
   ON CONFLICT (kind, key) WHERE merge AND fence = 0 DO UPDATE SET
-    payload = CASE WHEN excluded.version >= j.version THEN excluded.payload ELSE j.payload END,
-    dedupe = CASE WHEN excluded.version >= j.version THEN excluded.dedupe ELSE j.dedupe END,
-    version = greatest(excluded.version, j.version),
+    payload = CASE WHEN excluded.version >= j.version OR excluded.version = 0 THEN excluded.payload ELSE j.payload END,
+    dedupe = CASE WHEN excluded.version >= j.version OR excluded.version = 0 THEN excluded.dedupe ELSE j.dedupe END,
+    version = CASE WHEN 0 IN (excluded.version, j.version) THEN 0 ELSE greatest(excluded.version, j.version) END,
     run_at = least(excluded.run_at, j.run_at)
   RETURNING id, kind, key
 )

@@ -159,8 +159,12 @@ func (q *Queue) enqueue(j queue.Job) (string, error) {
 }
 
 func (q *Queue) merge(it *item, j queue.Job, due time.Time) {
-	if j.Version >= it.job.Version {
+	none := j.Version == 0 || it.job.Version == 0
+	if j.Version >= it.job.Version || none {
 		it.job.Payload, it.job.Version, it.job.DedupeKey = j.Payload, j.Version, j.DedupeKey
+	}
+	if none {
+		it.job.Version = 0
 	}
 	if due.Before(it.due) {
 		q.reschedule(it, due)

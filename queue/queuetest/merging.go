@@ -20,14 +20,15 @@ var merging = []test{
 		for _, tt := range []struct {
 			versions [2]uint64
 			stays    int
-		}{{[2]uint64{0, 0}, 2}, {[2]uint64{5, 6}, 2}, {[2]uint64{6, 5}, 1}, {[2]uint64{5, 5}, 2}} {
+			version  uint64
+		}{{[2]uint64{0, 0}, 2, 0}, {[2]uint64{5, 6}, 2, 6}, {[2]uint64{6, 5}, 1, 6}, {[2]uint64{5, 5}, 2, 5}, {[2]uint64{0, 5}, 2, 0}, {[2]uint64{5, 0}, 2, 0}} {
 			one := c.a.enqueue(mergeable("key", 1, tt.versions[0]))
 			two := c.b.enqueue(mergeable("key", 2, tt.versions[1]))
 			if one[0] != two[0] {
 				c.Errorf("IDs %s and %s of jobs that are one", one[0], two[0])
 			}
 			d := c.a.one(c.long())
-			if d.DedupeKey != fmt.Sprint("work ", tt.stays) || d.Version != tt.versions[tt.stays-1] {
+			if d.DedupeKey != fmt.Sprint("work ", tt.stays) || d.Version != tt.version {
 				c.Errorf("versions %v: %q of version %d is left, want that of job %d", tt.versions, d.DedupeKey, d.Version, tt.stays)
 			}
 			c.same("of what is left", d.Payload, mergeable("key", tt.stays, 0).Payload)

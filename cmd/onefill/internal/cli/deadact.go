@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/onefill/onefill/pgqueue"
 	"github.com/onefill/onefill/queue"
@@ -91,14 +92,21 @@ type deadRun struct {
 	first        error
 }
 
+// all acts on the letters that there are when it begins: a job that is replayed may be dead
+// again, as a new letter, before the next page is read.
 func (r *deadRun) all(ctx context.Context, s selection) error {
+	var ids []string
 	_, err := r.d.letters(ctx, r.q, queue.DeadQuery{Kind: s.kind, Key: s.key}, 0, func(page []queue.DeadLetter) error {
-		ids := make([]string, len(page))
 		for i := range page {
-			ids[i] = page[i].ID
+			ids = append(ids, page[i].ID)
 		}
-		return r.these(ctx, ids)
+		return nil
 	})
+	for part := range slices.Chunk(ids, deadPage) {
+		if err == nil {
+			err = r.these(ctx, part)
+		}
+	}
 	return r.finish(err)
 }
 

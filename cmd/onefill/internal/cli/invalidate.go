@@ -71,6 +71,7 @@ func newInvalidate() *cobra.Command {
 	f.BoolVar(&o.expire, "expire", false, "make the keys stale instead of removing them")
 	f.BoolVar(&o.refresh, "refresh", false, "have the keys loaded again; needs --through-queue")
 	f.BoolVar(&o.jsonKeys, "json-keys", false, "keys are JSON; needs --through-queue")
+	byHand(f, "expire", "refresh", "json-keys", "through-queue")
 	return cmd
 }
 
