@@ -54,7 +54,7 @@ func TestSearch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, less := tinyMisses(t, tt.trace, found.capacity), tinyMisses(t, tt.trace, max(found.capacity*9/10, 1))
+			again, less := medianMisses(t, tt.trace, found.capacity), medianMisses(t, tt.trace, max(found.capacity*9/10, 1))
 			t.Logf("%s %v: %d, %d misses of %d allowed; again %d; a tenth less %d", tt.name, target, found.capacity, found.misses, allowed, again, less)
 			slack := n / 30
 			if found.capacity > 200 {
