@@ -34,7 +34,12 @@
 #define LOSSES 0        /* connections lost                                                */
 #endif
 #ifndef FAILOVER
-#define FAILOVER 0      /* the primary may be replaced, once, by a replica that lags       */
+#define FAILOVER 0      /* the primary may be replaced, once, by a replica that lags; what is done
+                           about that is in replay.pml                                     */
+#endif
+#ifndef LATEACQ
+#define LATEACQ 0       /* an acquire that was out when its connection was lost may reach the server
+                           at any time after that. 2: also one that it had executed, once more */
 #endif
 #ifndef RENEWALS
 #define RENEWALS 0      /* PEXPIRE on the lease: pushes to everybody who read it           */
@@ -82,14 +87,21 @@
 #ifndef SAMETOKEN
 #define SAMETOKEN 1     /* acquire with the token that holds the lease: won, not held       */
 #endif
+#ifndef TRIES
+#define TRIES 1         /* a lease belongs to one attempt of its token; 0: to the token        */
+#endif
 #ifndef ORPHANS
 #define ORPHANS 1       /* 0: a lease that nobody renews stays; shows who would have to wait for it */
 #endif
 #ifndef GIVEUP
 #define GIVEUP 0        /* a flight whose acquire was not answered: 0: sends it once more;
                            1: answers, and then gives back the lease that it may have (disown).
-                           In both, if its fill was not answered: answers, and releases.
+                           In both, if its fill was not answered (FILLAGAIN: twice): answers, and
+                           releases.
                            2: as 1, and gives nothing back                                 */
+#endif
+#ifndef FILLAGAIN
+#define FILLAGAIN 0     /* 1: a fill that was not answered is sent once more               */
 #endif
 #ifndef DECLARED
 #define DECLARED 1      /* a read in a script registers all its KEYS (Redis 7.0), not only the
@@ -148,6 +160,14 @@ byte row = 1;           /* committed version                                    
 byte inv = 0;           /* row's version when the last invalidation was applied            */
 byte val = STORED;      /* store: version or absent                                        */
 byte lease = 0;         /* store: token (caller that leads + 1) or absent                  */
+#if CANCUT
+/* The number of an attempt, as far as it matters: whether its flight has sent a later one. */
+bool lold;              /* store: the lease is that of such an attempt                     */
+#endif
+#if LATEACQ
+byte late = 0;          /* on its way still: an acquire of the flight late - 1             */
+bool laterSent;         /* and that flight has sent a later one                            */
+#endif
 bool armV[2], armL[2];  /* store: tracking table, per connection                           */
 bool cut[2];            /* connection lost, the client has not noticed yet                 */
 #if FAILOVER
@@ -200,7 +220,7 @@ byte wrk = 0;           /* the same for the writer's command                    
 bool wdirty;            /* Set publishes what it has written: its stamp                    */
 #endif
 #if CANCUT
-bool out[NC];           /* a command is out and unanswered                                 */
+byte out[NC];           /* a command is out and unanswered; 2: an acquire that was executed */
 bool wout = 0;
 #endif
 byte started[2];        /* callers of a process start in order (they are alike)            */
@@ -433,18 +453,36 @@ end:	do
 
 #if CANCUT
 #define OUT(c)    out[c] = 1
-#define CANRUN(c) (out[c] && !cut[PR(c)])
+#define MINE(c)   (lease == (c)+1 && !(TRIES && lold))
+#define CANRUN(c) (out[c] == 1 && !cut[PR(c)])
 #define LOST(c)   (!out[c])
 #define WOUT      wout = 1
 #define WCANRUN   (wout && !cut[A])
 #define WLOST     (!wout)
 #else
 #define OUT(c)    skip
+#define MINE(c)   (lease == (c)+1)
 #define CANRUN(c) (true)
 #define LOST(c)   (false)
 #define WOUT      skip
 #define WCANRUN   (true)
 #define WLOST     (false)
+#endif
+
+/* an attempt to get the lease: with the flight's token, and the next number */
+inline sendAcq(c) {
+#if CANCUT
+	if :: lease == c+1 -> lold = 1 :: else fi;
+#endif
+#if LATEACQ
+	if :: late == c+1 -> laterSent = 1 :: else fi;
+#endif
+	OUT(c)
+}
+#if CANCUT
+#define GRANT(c) lease = c+1; lold = 0
+#else
+#define GRANT(c) lease = c+1
 #endif
 
 /* the stamp is taken before the tracked read is sent */
@@ -469,6 +507,9 @@ inline execAcquire(c, p) {
 	if
 	:: atomic { CANRUN(c) ->
 		armBoth(p);
+#if LATEACQ
+		out[c] = 2;
+#endif
 #if CHECK1
 		nacq++;
 #endif
@@ -476,9 +517,13 @@ inline execAcquire(c, p) {
 		:: val != 0 && M != 9 -> put(p, VALUE, c, val); SAYV("%c%d acquire -> value v%d (armed)\n", val)
 		:: else ->
 			if
-			:: SAMETOKEN && lease == c + 1 -> put(p, WON, c, 0)
+			:: SAMETOKEN && lease == c + 1 ->
+				GRANT(c);
+				put(p, WON, c, 0);
+				SAY("%c%d acquire -> won, by its own token\n");
+				pushL(p)
 			:: lease == 0 ->
-				lease = c + 1;
+				GRANT(c);
 				put(p, WON, c, 0);
 				SAY("%c%d acquire -> won\n");
 				pushL(p)
@@ -492,7 +537,7 @@ inline execAcquire(c, p) {
 	fi
 }
 
-#define ACCEPT(c) (lease == (c)+1 || M == 1 || (M == 6 && lease == 0))
+#define ACCEPT(c) (MINE(c) || M == 1 || (M == 6 && lease == 0))
 
 /* The fill script: GET lease (which registers all KEYS), EXISTS value, SET value, DEL lease, EXISTS value. Its own reply
    needs no message: the flight looks at it when its marker has been answered. */
@@ -529,7 +574,7 @@ inline execRelease(c, p) {
 	if
 	:: atomic { CANRUN(c) ->
 		ARML(p); put(p, RELEASED, c, 0);
-		if :: lease == c + 1 -> SAY("%c%d release -> done\n"); lease = 0; pushL(p) :: else fi }
+		if :: MINE(c) -> SAY("%c%d release -> done\n"); lease = 0; pushL(p) :: else fi }
 	:: LOST(c)
 	fi
 }
@@ -556,6 +601,9 @@ proctype Caller(byte c) {
 	byte ok = 0;
 #if GIVEBACK
 	byte give = 0;          /* 1: disown, 2: release */
+#endif
+#if FILLAGAIN
+	bool second = 0;        /* the fill has been sent twice */
 #endif
 	{
 	atomic { started[PR(c)] == IDX(c) -> started[PR(c)]++;  /* Get starts: look at local */
@@ -590,7 +638,7 @@ get:
 		:: k != ERR && v != 0 -> k = 0;
 			if :: M == 4 -> dirty[c] = 0 :: else fi;
 			insert(c, PR(c), v); goto finish
-		:: else -> k = 0; dirty[c] = 0; wake[c] = 0; fst[c] = ACQ; OUT(c)
+		:: else -> k = 0; dirty[c] = 0; wake[c] = 0; fst[c] = ACQ; sendAcq(c)
 		fi };
 acq:
 	execAcquire(c, PR(c));                                  /* 3 acquire */
@@ -604,7 +652,7 @@ acq:
 #endif
 			v = FAILURE; goto finish
 #else
-			OUT(c); goto acq                        /* once more: same stamp, same token, new watch */
+			sendAcq(c); goto acq                    /* once more: same stamp, same token, new watch */
 #endif
 		:: k == VALUE -> k = 0; wake[c] = 0;
 			if :: M == 4 -> dirty[c] = 0 :: else fi;
@@ -615,7 +663,7 @@ acq:
 		fi };
 	atomic {                                                /* who is woken acquires at once */
 		if
-		:: wake[c] && (!WAITBOUND || ok < WAITBOUND) -> wake[c] = 0; dirty[c] = 0; fst[c] = ACQ; OUT(c);
+		:: wake[c] && (!WAITBOUND || ok < WAITBOUND) -> wake[c] = 0; dirty[c] = 0; fst[c] = ACQ; sendAcq(c);
 			if :: WAITBOUND -> ok++ :: else fi; goto acq
 		:: WAITBOUND && ok >= WAITBOUND -> wake[c] = 0; v = FAILURE; goto finish
 		fi };
@@ -634,7 +682,7 @@ load:
 		crashed = 1; armV[B] = 0; armL[B] = 0;
 		do :: wireB?_,_,_ :: empty(wireB) -> break od; (false)
 	:: nfail < FAILS -> nfail++; v = FAILURE; SAY("%c%d load fails, lease released\n");               /* 6 fail: only if owner */
-		if :: lease == c+1 -> lease = 0; pushL(PR(c)) :: else fi;
+		if :: MINE(c) -> lease = 0; pushL(PR(c)) :: else fi;
 		if :: NOLOOP && OWNWAKE -> wakeAll(PR(c)) :: else fi; goto finish
 	fi };
 	atomic { dirty[c] = 0; fst[c] = FILLING;
@@ -642,6 +690,7 @@ load:
 	}; atomic {
 #endif
 		if :: !NOLOOP -> ow[c] = BEGUN :: else fi; OUT(c) };
+fill:
 	execFill(c, PR(c), v, ok);                              /* 6 fill, and the marker right behind it */
 #if !NOLOOP && M != 14
 	execMarker(c, PR(c));
@@ -651,6 +700,13 @@ load:
 		if :: !NOLOOP -> ownEnd(c, PR(c), (M == 15 || (k == FILLED && ok))) :: else fi;
 #if FINE
 	}; atomic {
+#endif
+#if FILLAGAIN
+		if
+		:: k == ERR && !second -> k = 0; ok = 0; second = 1;    /* with the same stamp */
+			if :: !NOLOOP -> ow[c] = BEGUN :: else fi; OUT(c); goto fill
+		:: else -> second = 0
+		fi;
 #endif
 		if :: M == 4 -> dirty[c] = 0 :: else fi;
 		if
@@ -690,7 +746,7 @@ answer:
 	fi;
 #if GIVEUP
 disown:
-	atomic { OUT(c) };
+	atomic { sendAcq(c) };
 	execAcquire(c, PR(c));
 	atomic { SEE(c)
 		rv[c] = 0;
@@ -802,11 +858,38 @@ proctype Hog() {
 
 #define OWNERDEAD (crashed && lease != 0 && lease != 90 && PR(lease-1) == B)
 /* a lease that nobody renews: its flight has ended, or does not know that it has won */
+#if CANCUT
+#define ORPHAN (lease != 0 && lease != 90 && (fst[lease-1] == ENDED || fst[lease-1] == WAITING || lold))
+#else
 #define ORPHAN (lease != 0 && lease != 90 && (fst[lease-1] == ENDED || fst[lease-1] == WAITING))
+#endif
+
+#if LATEACQ
+/* it reaches the server over a connection that nobody reads any more */
+inline lateAcquire() {
+	printf("   the late acquire of %d arrives\n", late);
+	if
+	:: val == 0 && lease == 0 ->
+		lease = late; lold = laterSent;
+		printf("   and is granted; a later attempt was sent: %d\n", laterSent);
+		pushL(2)
+	:: else         /* a value, another's lease, or its own flight's: changes nothing */
+	fi;
+	late = 0; laterSent = 0
+}
+#endif
 
 #if CANCUT
 inline lose(p) {
 	cut[p] = 1; armV[p] = 0; armL[p] = 0;
+#if LATEACQ
+	i = 0;
+	do
+	:: i < NC -> if :: PR(i) == p && out[i] && fst[i] == ACQ && (out[i] == 1 || LATEACQ == 2) -> late = i+1 :: else fi; i++
+	:: else -> break
+	od;
+	i = 0;
+#endif
 	put(p, EOF, 0, 0)
 }
 #endif
@@ -836,6 +919,9 @@ end:	do
 		nloss++;
 		do :: wireB?_,_,_ :: empty(wireB) -> break od;
 		lose(B); put(B, MARK, inv, 0) }
+#endif
+#if LATEACQ
+	:: atomic { late != 0 -> lateAcquire() }
 #endif
 #if FAILOVER
 	:: atomic { !failed && (rval != val || rlease != lease) -> rval = val; rlease = lease; printf("   the replica catches up: value v%d, lease of %d\n", val, lease) }
