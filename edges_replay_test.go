@@ -260,3 +260,55 @@ func TestReplayLeavesOtherServersLocalAlone(t *testing.T) {
 		}
 	})
 }
+
+// A read that is on its way when the server is replaced reaches the new one before anything
+// was replayed: its answer does not count. Forced: an Invalidate has been answered; a read
+// is held before it is applied; failover to a replica without the Invalidate; the read.
+func TestReadThatMeetsTheFailover(t *testing.T) {
+	for _, op := range []memstore.Kind{memstore.OpGet, memstore.OpAcquire} {
+		bubble(t, func(t *testing.T) {
+			st := memstore.New(memstore.Options{AcquireReads: op == memstore.OpAcquire})
+			db := newOrigin("v1", 0)
+			c := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour, StoreTimeout: time.Hour, WaitTimeout: 3 * time.Hour})
+			get(t, c, "k", "v1")
+			lagging := st.Snapshot()
+			db.write("v2")
+			must(t, c.Invalidate(bg, "k"))
+			stopped, resume := holdNext(st, op, false)
+			answers := ask(bg, c, "k")
+			stopped()
+			st.Failover(lagging)
+			resume()
+			if a := <-answers; a.err != nil || a.Value != "v2" {
+				t.Errorf("%v: began after Invalidate had returned, got %+v", op, a)
+			}
+		})
+	}
+}
+
+// A flight whose payment was answered by the old server pays again. Forced: an Invalidate
+// failed; the payment is applied and its answer held; failover; the answer.
+func TestPaymentAnsweredByTheOldServer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v1", 0)
+		c := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour, StoreTimeout: time.Hour, WaitTimeout: 3 * time.Hour})
+		get(t, c, "k", "v1")
+		lagging := st.Snapshot()
+		db.write("v2")
+		st.Down()
+		_ = c.Invalidate(bg, "k")
+		st.Up()
+		stopped, resume := holdNext(st, memstore.OpInvalidate, true)
+		answers := ask(bg, c, "k")
+		stopped()
+		st.Failover(lagging)
+		resume()
+		if a := <-answers; a.err != nil || a.Value != "v2" {
+			t.Errorf("%+v", a)
+		}
+		time.Sleep(10 * time.Second)
+		get(t, c, "k", "v2")
+		wantStored(t, st, "k", "v2")
+	})
+}

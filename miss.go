@@ -33,7 +33,9 @@ type miss[K comparable, V any] struct {
 
 	stamp local.Stamp // taken before the store's last answer was asked for
 	asked int64       // when it was taken
-	seen  []byte      // mark of the store's value that cannot be served as fresh
+	// reopens counts the replacements of the store's server that were known when it was asked.
+	reopens uint64
+	seen    []byte // mark of the store's value that cannot be served as fresh
 
 	// old is what may be served where the options allow stale values, from oldFrom.
 	// doubted: it may have been invalidated since it was read, and counts only while the
@@ -148,14 +150,22 @@ func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
 // the flight carries nothing, and the state of local is noted.
 func (m *miss[K, V]) ask(ctx context.Context) (err error) {
 	c := m.c
+	m.reopens = c.debts.reopens.Load()
 	if c.debts.count() > 0 {
 		c.flights.SetWaiting(m.f, true)
-		err = c.payDebt(ctx, m.f.Key)
+		// Twice at most: a payment that the old server has answered pays nothing.
+		for tries := 0; err == nil && tries < 2; tries++ {
+			err = c.payDebt(ctx, m.f.Key)
+		}
 		c.flights.SetWaiting(m.f, false)
 	}
 	m.stamp, m.asked = c.local.Stamp(m.f.Key), c.local.Now()
 	return err
 }
+
+// replaced says whether the store's server was replaced since it was asked: then what the
+// answer holds may be what an invalidation has removed, from before the replay.
+func (m *miss[K, V]) replaced() bool { return m.c.debts.reopens.Load() != m.reopens }
 
 // same says whether e is the value that is to be replaced.
 func (m *miss[K, V]) same(e *local.Entry[V]) bool {
@@ -173,7 +183,7 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if err == nil {
 		item, err = m.c.remote.get(ctx, m.f.Key)
 	}
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil || err == nil && m.replaced() {
 		return outcome[V]{}, false
 	}
 	m.looked, m.lookErr = true, err
@@ -310,6 +320,9 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		}
 		switch a.State {
 		case store.Hit:
+			if m.replaced() {
+				continue // asks again, and pays first
+			}
 			if out, ok := m.take(ctx, a.Item.Data); ok {
 				return out
 			}

@@ -28,6 +28,8 @@ type debts struct {
 
 	begun atomic.Uint64 // numbers the writes, by their beginning
 	owing atomic.Int64  // how many keys are owed; whoever asks the store reads it
+	// reopens counts the replacements of the server that have made debts.
+	reopens atomic.Uint64
 	// doubt, Unix nanoseconds: what was granted before is not trusted, as too many
 	// writes were owed at that moment to be kept. 0: never.
 	doubt atomic.Int64
@@ -163,6 +165,9 @@ func (d *debts) reopen() int {
 	}
 	if dropped {
 		d.doubt.Store(now.UnixNano())
+	}
+	if len(writes) > 0 || dropped {
+		d.reopens.Add(1) // last: who sees it finds the debts
 	}
 	return len(writes)
 }
