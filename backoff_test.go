@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/onefill/onefill"
@@ -27,21 +26,11 @@ func TestFailingRefreshBacksOff(t *testing.T) {
 		wantAll(t, herd(bg, 1, "k", caches...), "v")
 		time.Sleep(time.Minute + time.Second)
 		db.fail(errBroken)
-		start := time.Now()
-		var attempts []time.Duration
-		for i := range 1000 { // for 100 seconds
-			before := db.loads.Load()
-			for _, a := range herd(bg, 1, "k", caches[i%len(caches)]) {
-				if a.err != nil || !a.Stale || a.took > 0 {
-					t.Fatalf("%+v", a)
-				}
+		attempts := db.attempts(1000, 100*time.Millisecond, func(i int) {
+			if a := <-ask(bg, caches[i%len(caches)], "k"); a.err != nil || !a.Stale || a.took > 0 {
+				t.Fatalf("%+v", a)
 			}
-			synctest.Wait()
-			if db.loads.Load() > before {
-				attempts = append(attempts, time.Since(start).Round(100*time.Millisecond))
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		})
 		// 0, 1, 3, 7, 15, 31, 47, 63, 79, 95: 10, and a little earlier or later where the
 		// store's clock ticks seconds.
 		if n := len(attempts); n < 7 || n > 11 || db.most.Load() > 1 {
@@ -72,14 +61,13 @@ func TestHungRefreshBacksOff(t *testing.T) {
 		get(t, c, "k", "v")
 		must(t, c.Expire(bg, "k"))
 		db.pause()
-		for range 1000 { // for 100 seconds
+		attempts := db.attempts(1000, 100*time.Millisecond, func(int) {
 			if a := <-ask(bg, c, "k"); a.err != nil || !a.Stale || a.took > 0 {
 				t.Fatalf("%+v", a)
 			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if n := db.loads.Load() - 1; n < 6 || n > 12 || db.most.Load() > 1 {
-			t.Errorf("%d loads in 100 s, %d at once", n, db.most.Load())
+		})
+		if n := len(attempts); n < 6 || n > 12 || db.most.Load() > 1 {
+			t.Errorf("%d loads in 100 s, %d at once: %v", n, db.most.Load(), attempts)
 		}
 	})
 }
@@ -108,16 +96,9 @@ func TestFailingLoadBacksOff(t *testing.T) {
 		db := newOrigin("", 0)
 		db.fail(errBroken)
 		caches := fleet(t, st, options{Load: db.load, ErrorTTL: 10 * time.Second, Jitter: onefill.NoJitter})
-		start := time.Now()
-		var attempts []float64
-		for i := range 200 {
-			before := db.loads.Load()
+		attempts := db.attempts(200, time.Second, func(i int) {
 			wantErrs(t, herd(bg, 3, "k", caches[i%len(caches)]), onefill.ErrLoadFailed)
-			if db.loads.Load() > before {
-				attempts = append(attempts, time.Since(start).Seconds())
-			}
-			time.Sleep(time.Second)
-		}
+		})
 		// 0, 10, 20, 40, 80, 120, 160
 		if n := len(attempts); n < 6 || n > 8 {
 			t.Errorf("%d attempts in 200 s with an ErrorTTL of 10 s: %v", n, attempts)

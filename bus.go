@@ -382,13 +382,6 @@ func (o *outbox) signal() {
 	}
 }
 
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // take returns the next message, if there is one.
 func (o *outbox) take() (m *busMessage, ok bool) {
 	o.mu.Lock()

@@ -99,21 +99,25 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 	}
 	c.local = local.New[K, V](local.Options{MaxEntries: size.MaxEntries, MaxWeight: size.MaxBytes, Grace: o.grace(), Shared: o.Store != nil || o.Tags})
 	c.flights = flight.NewTable[outcome[V]]()
-	if o.Store != nil {
-		if err := c.attach(); err != nil {
-			c.end()
-			return nil, err
-		}
+	if o.Tags { // before the store can tell of any
+		c.tags = newTagging(after(longestJittered(o.TTL, o.Jitter), o.grace()))
 	}
+	if o.Store == nil {
+		return c, nil
+	}
+	if err := c.attach(); err != nil {
+		c.end()
+		return nil, err
+	}
+	err := error(nil)
 	if o.Tags {
-		if err := c.attachTags(); err != nil {
-			return nil, errors.Join(err, c.Close())
-		}
+		err = c.attachTags()
 	}
-	if o.Bus != nil {
-		if err := c.attachBus(); err != nil {
-			return nil, errors.Join(err, c.Close())
-		}
+	if err == nil && o.Bus != nil { // which needs a Store
+		err = c.attachBus()
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }

@@ -2,15 +2,12 @@ package onefill_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/onefill/onefill"
-	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
 
@@ -25,18 +22,11 @@ func TestUnservableOldValueIsNoPatience(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		must(t, caches[1].Invalidate(bg, "k"))
 		db.fail(errBroken)
-		start := time.Now()
-		var attempts []float64
-		for range 200 {
-			before := db.loads.Load()
+		attempts := db.attempts(200, time.Second, func(int) {
 			if _, err := caches[0].Get(bg, "k"); err == nil {
 				t.Fatal("the invalidated value was served")
 			}
-			if db.loads.Load() > before {
-				attempts = append(attempts, time.Since(start).Seconds())
-			}
-			time.Sleep(time.Second)
-		}
+		})
 		// 0, 10, 20, 40, 80, 120, 160; patient: 0, 10, 30, 70, 150
 		if n := len(attempts); n < 6 || n > 8 {
 			t.Errorf("%d attempts in 200 s with an ErrorTTL of 10 s: %v", n, attempts)
@@ -58,14 +48,13 @@ func TestOwnTimeoutOfALoaderBacksOff(t *testing.T) {
 		get(t, c, "k", "v")
 		must(t, c.Expire(bg, "k"))
 		db.pause()
-		for range 1000 { // for 100 seconds
+		attempts := db.attempts(1000, 100*time.Millisecond, func(int) {
 			if a := <-ask(bg, c, "k"); a.err != nil || !a.Stale || a.took > 0 {
 				t.Fatalf("%+v", a)
 			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if n := db.loads.Load() - 1; n > 12 {
-			t.Errorf("%d loads in 100 s", n)
+		})
+		if n := len(attempts); n > 12 {
+			t.Errorf("%d loads in 100 s: %v", n, attempts)
 		}
 	})
 }
@@ -173,45 +162,4 @@ func TestErrorTTLLimits(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Queue full: a nested load waits for the outer one's place all the same.
-func TestNestedLoadsWithAFullQueue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var c *cache
-		c = newCache(t, options{MaxLoads: 1, MaxLoadsWaiting: 1, WaitTimeout: time.Minute, Load: func(ctx context.Context, key string) (string, error) {
-			if key == "outer" {
-				time.Sleep(time.Second) // somebody else comes to wait
-				r, err := c.GetMany(ctx, []string{"a", "b", "c"})
-				return fmt.Sprint(len(r)), err
-			}
-			time.Sleep(100 * time.Millisecond)
-			return "v", nil
-		}})
-		outer := ask(bg, c, "outer")
-		synctest.Wait()
-		other := ask(bg, c, "other")
-		if a := <-outer; a.err != nil || a.Value != "3" {
-			t.Errorf("%+v", a)
-		}
-		<-other
-	})
-}
-
-// Invalidate of several keys, one of which is too long for the store: that is an error, and
-// none is touched.
-func TestTooLongKeyAmongOthers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{MaxKeyBytes: 10})
-		db := newOrigin("v1", 0)
-		c := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour})
-		get(t, c, "k", "v1")
-		before := commands(st)
-		err := c.Invalidate(bg, "a key that is too long", "k")
-		time.Sleep(10 * time.Second)
-		if !errors.Is(err, store.ErrTooLarge) || commands(st) != before || c.Stats().ReplaysWaiting != 0 {
-			t.Errorf("Invalidate: %v; %d operations", err, commands(st)-before)
-		}
-		peek(t, c, "k", "v1")
-	})
 }

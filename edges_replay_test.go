@@ -312,3 +312,60 @@ func TestPaymentAnsweredByTheOldServer(t *testing.T) {
 		wantStored(t, st, "k", "v2")
 	})
 }
+
+// Close while a replay of 50,000 keys hangs takes as long as the operations under way may.
+func TestCloseWhileReplayHangs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		c, err := onefill.New(options{Store: st, Name: "test", Load: newOrigin("v1", 0).load})
+		must(t, err)
+		st.Down()
+		keys := make([]string, 50_000)
+		for i := range keys {
+			keys[i] = fmt.Sprint(i)
+		}
+		_ = c.Invalidate(bg, keys...)
+		st.Up()
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpInvalidate {
+				return memstore.Fault{Delay: time.Hour}
+			}
+			return memstore.Fault{}
+		})
+		time.Sleep(300 * time.Millisecond)
+		start := time.Now()
+		err = c.Close()
+		if d := time.Since(start); err != nil || d > 2*time.Second {
+			t.Errorf("Close took %v: %v", d, err)
+		}
+	})
+}
+
+// A payment comes before the look, so that takes longer: it is not the caller's own where it
+// may take longer than WaitTimeout. Forced: the payment's answer comes late; the read fails
+// late, and comes to no answer when it is tried again.
+func TestSlowPaymentKeepsNobodyPastWaitTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		c := newCache(t, options{Store: st, Load: newOrigin("v", 0).load, StoreTimeout: time.Second, WaitTimeout: 2200 * time.Millisecond})
+		st.Down()
+		_ = c.Invalidate(bg, "k")
+		st.Up()
+		var asked atomic.Int64
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			switch {
+			case op.Kind == memstore.OpInvalidate:
+				return memstore.Fault{Delay: 990 * time.Millisecond}
+			case op.Kind == memstore.OpGet && asked.Add(1) == 1:
+				return memstore.Fault{Delay: 490 * time.Millisecond, Err: memstore.ErrDown}
+			case op.Kind == memstore.OpGet:
+				return memstore.Fault{Delay: time.Hour}
+			}
+			return memstore.Fault{}
+		})
+		if a := <-ask(bg, c, "k"); a.took > 2200*time.Millisecond {
+			t.Errorf("an answer after %v, with a WaitTimeout of 2.2 s: %+v", a.took, a)
+		}
+		st.SetFault(nil)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -301,3 +302,79 @@ func TestNestedAndLateTags(t *testing.T) {
 }
 
 var _ atomic.Int64
+
+// A row's own tag, which the store has never seen, begins at the present epoch: if any tag
+// was invalidated during the row's first load, it is loaded once more, and not again and again.
+func TestNewTagsUnderOtherInvalidations(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("v1", 500*time.Millisecond)
+		caches := tagged(t, st, db, options{})
+		stop := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				_ = caches[1].InvalidateTag(bg, "other")
+			}
+		}()
+		for i := range 20 {
+			for range 5 {
+				get(t, caches[0], fmt.Sprint(i), "v1")
+			}
+		}
+		close(stop)
+		time.Sleep(time.Second)
+		if n := db.loads.Load(); n > 40 {
+			t.Errorf("%d loads of 20 rows", n)
+		}
+	})
+}
+
+// The rows of one LoadMany ask for the epoch once, not each for itself.
+func TestBatchAsksForTheEpochOnce(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		c := newCache(t, options{Store: st, TTL: time.Hour, Tags: true, LoadMany: func(_ context.Context, keys []string) (map[string]string, error) {
+			values := map[string]string{}
+			for _, k := range keys {
+				values[k] = "v"
+			}
+			return values, nil
+		}})
+		if values, err := c.GetMany(bg, slices.Collect(numbered(100))); err != nil || len(values) != 100 {
+			t.Fatalf("%d values, %v", len(values), err)
+		}
+		if n := st.Counts()[memstore.OpEpoch]; n != 1 {
+			t.Errorf("the epoch was asked for %d times", n)
+		}
+	})
+}
+
+// A look at the store that may take longer than WaitTimeout is not the caller's own: with
+// tags it is more questions. Forced: the value's answer comes late; the question for its tags
+// fails late, and comes to no answer when it is tried again.
+func TestSlowTagsKeepNobodyPastWaitTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		caches := tagged(t, st, newOrigin("v", 0), options{StoreTimeout: time.Second, WaitTimeout: 2200 * time.Millisecond})
+		get(t, caches[0], "k", "v")
+		var asked atomic.Int64
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			switch {
+			case op.Kind == memstore.OpGet:
+				return memstore.Fault{Delay: 990 * time.Millisecond}
+			case op.Kind == memstore.OpGenerations && asked.Add(1) == 1:
+				return memstore.Fault{Delay: 490 * time.Millisecond, Err: memstore.ErrDown}
+			case op.Kind == memstore.OpGenerations:
+				return memstore.Fault{Delay: time.Hour}
+			}
+			return memstore.Fault{}
+		})
+		if a := <-ask(bg, caches[1], "k"); a.took > 2200*time.Millisecond {
+			t.Errorf("an answer after %v, with a WaitTimeout of 2.2 s: %+v", a.took, a)
+		}
+		st.SetFault(nil)
+	})
+}

@@ -743,3 +743,21 @@ func TestFillIsTriedTwice(t *testing.T) {
 		}
 	})
 }
+
+// Invalidate of several keys, one of which is too long for the store: that is an error, and
+// none is touched.
+func TestTooLongKeyAmongOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{MaxKeyBytes: 10})
+		db := newOrigin("v1", 0)
+		c := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour})
+		get(t, c, "k", "v1")
+		before := commands(st)
+		err := c.Invalidate(bg, "a key that is too long", "k")
+		time.Sleep(10 * time.Second)
+		if !errors.Is(err, store.ErrTooLarge) || commands(st) != before || c.Stats().ReplaysWaiting != 0 {
+			t.Errorf("Invalidate: %v; %d operations", err, commands(st)-before)
+		}
+		peek(t, c, "k", "v1")
+	})
+}

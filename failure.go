@@ -38,8 +38,9 @@ func (m *miss[K, V]) staleOnError(reachable bool) (outcome[V], bool) {
 }
 
 // confirmOld notes whether the store holds the old value still, as its answer to an
-// acquire shows: by the item, or where it pushes by not having said otherwise. Then it
-// may be served for Local.TTL from now on, where stale values are allowed.
+// acquire shows: by the item (which says nothing of its tags), or where it pushes by not
+// having said otherwise. Then it may be served for Local.TTL from now on, where stale values
+// are allowed.
 func (m *miss[K, V]) confirmOld(a store.Answer) {
 	if m.old == nil || m.oldFrom != SourceStore {
 		return
@@ -157,7 +158,7 @@ func (c *Cache[K, V]) longestBackOff() time.Duration {
 	return longestJittered(times(c.opts.ErrorTTL, patientBackOff), c.opts.Jitter)
 }
 
-// holdBackPrivately is for a load that ran into LoadTimeout: that is a context error, so
+// holdBackPrivately is for a load that ran into a timeout: that is a context error, so
 // nobody is told of it later, but whoever has a stale value does not try at once again.
 func (m *miss[K, V]) holdBackPrivately(l *loaded[V]) {
 	if l.late && m.old != nil {

@@ -165,6 +165,22 @@ func (o *originDB) wantLoads(t testing.TB, want int64) {
 	}
 }
 
+// attempts makes calls, one each every, and returns the seconds after which one of them has
+// made the origin be asked. It is called in a bubble.
+func (o *originDB) attempts(calls int, every time.Duration, call func(i int)) (at []float64) {
+	start := time.Now()
+	for i := range calls {
+		before := o.loads.Load()
+		call(i)
+		synctest.Wait() // also those in the background
+		if o.loads.Load() > before {
+			at = append(at, time.Since(start).Seconds())
+		}
+		time.Sleep(every)
+	}
+	return at
+}
+
 type answer struct {
 	onefill.Result[string]
 	err  error

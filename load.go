@@ -124,7 +124,7 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 			c.release(ctx, m.f.Key, lease)
 		}
 	}()
-	t, err := c.beginTagged(ctx, true)
+	t, err := m.beginTagged(ctx)
 	if err != nil {
 		c.releaseLater(ctx, m.f.Key, lease)
 		settled = true
@@ -274,7 +274,7 @@ type report[T any] struct {
 type took struct {
 	cost  time.Duration
 	asked int64 // how long the loader wants its result to be fresh; noTTL: as the options say
-	late  bool  // it has run into LoadTimeout
+	late  bool  // it has run into LoadTimeout, or into a timeout of the loader's own
 	tags  []string
 }
 

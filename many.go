@@ -151,6 +151,10 @@ type batch[K comparable, V any] struct {
 	mu     sync.Mutex     // leaf: nothing is called under it
 	coming int            // guarded by mu: flights that may still come
 	here   []ticket[K, V] // guarded by mu: flights that have come
+
+	begin    sync.Once
+	begun    tagged // by begin, with beginErr
+	beginErr error
 }
 
 type ticket[K comparable, V any] struct {
@@ -174,6 +178,18 @@ func (m *miss[K, V]) loadInBatch(ctx context.Context, alone bool) (*loaded[V], e
 	}
 	a := <-t.answer
 	return a.l, a.err
+}
+
+// beginTagged is the cache's, before a load under a lease. The flights of a batch, whose
+// load begins when all of them have come here, ask once: what one has read is not too young
+// for the others.
+func (m *miss[K, V]) beginTagged(ctx context.Context) (tagged, error) {
+	if !m.inBatch {
+		return m.c.beginTagged(ctx, true)
+	}
+	b := m.batch
+	b.begin.Do(func() { b.begun, b.beginErr = b.c.beginTagged(ctx, true) })
+	return b.begun, b.beginErr
 }
 
 // leaveBatch tells the others not to wait for this flight.

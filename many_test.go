@@ -21,13 +21,16 @@ type rows struct {
 	takes time.Duration
 }
 
-// load is called in a bubble.
 func (r *rows) load(ctx context.Context, keys []string) (map[string]string, error) {
 	r.mu.Lock()
 	r.calls = append(r.calls, slices.Sorted(slices.Values(keys)))
 	err := r.err
 	r.mu.Unlock()
-	time.Sleep(r.takes)
+	select {
+	case <-time.After(r.takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	out := map[string]string{"unasked": "ignored"}
 	for _, k := range keys {
 		if k[0] != '-' && err == nil {

@@ -71,10 +71,24 @@ type miss[K comparable, V any] struct {
 // leader's own context has ended, takeOff goes on: nobody else is left behind.
 func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
 	c := m.c
-	if c.remote == nil || c.remote.session.Features().AcquireReads || c.opts.WaitTimeout < 2*c.opts.StoreTimeout || c.debts.count() > 0 {
+	if c.remote == nil || c.remote.session.Features().AcquireReads || m.lookTakes() > c.opts.WaitTimeout {
 		return out, false // there is nothing to look at, or to do so may take longer than the caller waits
 	}
 	return m.leg(ctx, m.look)
+}
+
+// lookTakes is how long a look at the store may take: each question is tried twice at most,
+// and ends within twice its StoreTimeout. A debt is paid first, by one of them or two; a
+// value's tags are looked at after it.
+func (m *miss[K, V]) lookTakes() time.Duration {
+	c, questions := m.c, uint64(1)
+	if _, owed := c.debts.of(debtor{name: m.f.Key}); owed {
+		questions++
+	}
+	if c.tags != nil {
+		questions += 2 // theirs may be owed, too
+	}
+	return times(c.opts.StoreTimeout, 2*questions)
 }
 
 // takeOff starts the flight. False: the cache is closed, and the flight has

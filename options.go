@@ -93,8 +93,8 @@ type Options[K comparable, V any] struct {
 	// ErrorTTL is how long a failed load is remembered: until then callers, in all
 	// processes, get its error instead of asking the origin again. Context errors
 	// are not remembered. While loads keep failing, it doubles: up to 16 times
-	// where a stale value is served meanwhile (then the end of LoadTimeout holds the next
-	// attempt back, too), else from the third failure on, up to 4 times. Default 1 second. A
+	// where a stale value is served meanwhile (then a timeout holds the next attempt back,
+	// too), else from the third failure on, up to 4 times. Default 1 second. A
 	// store that cannot push keeps it for a
 	// second at least (memcached, whose clock ticks seconds, for two), so that everybody
 	// who waits and polls comes by in time.

@@ -193,3 +193,26 @@ func TestStrayThatExits(t *testing.T) {
 		}
 	})
 }
+
+// Queue full: a nested load waits for the outer one's place all the same.
+func TestNestedLoadsWithAFullQueue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var c *cache
+		c = newCache(t, options{MaxLoads: 1, MaxLoadsWaiting: 1, WaitTimeout: time.Minute, Load: func(ctx context.Context, key string) (string, error) {
+			if key == "outer" {
+				time.Sleep(time.Second) // somebody else comes to wait
+				r, err := c.GetMany(ctx, []string{"a", "b", "c"})
+				return fmt.Sprint(len(r)), err
+			}
+			time.Sleep(100 * time.Millisecond)
+			return "v", nil
+		}})
+		outer := ask(bg, c, "outer")
+		synctest.Wait()
+		other := ask(bg, c, "other")
+		if a := <-outer; a.err != nil || a.Value != "3" {
+			t.Errorf("%+v", a)
+		}
+		<-other
+	})
+}

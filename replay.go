@@ -353,11 +353,16 @@ func (c *Cache[K, V]) pay(ctx context.Context, kind writeKind, names []string) e
 
 // replaySoon lets the goroutine that pays begin at once.
 func (c *Cache[K, V]) replaySoon() {
+	wake(c.debts.wake)
+	c.startReplay()
+}
+
+// wake tells a goroutine that waits on c, or will, that there is something to do.
+func wake(c chan struct{}) {
 	select {
-	case c.debts.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-	c.startReplay()
 }
 
 // startReplay starts the goroutine that pays, after a pause, unless it runs.

@@ -27,7 +27,7 @@ type Stats struct {
 	WaitTimeouts    uint64 // calls that ended with ErrWaitTimeout
 	OriginBusy      uint64 // flights that got no place at the origin in time
 	StoreErrors     uint64 // operations of the store that failed
-	Replayed        uint64 // writes of keys repeated after an outage or a failover
+	Replayed        uint64 // writes of keys and tags repeated after an outage or a failover
 	Undecodable     uint64 // stored entries that could not be read
 	Unstorable      uint64 // loaded values that could not be encoded or were too large
 
@@ -41,7 +41,7 @@ type Stats struct {
 	LoadLimit      int    // places at the origin now: from MaxLoadsDegraded to MaxLoads
 	LoadsWaiting   int    // flights that wait for a place
 	LoadsStray     int    // loads that were left behind and whose loader still runs
-	ReplaysWaiting int    // keys whose write failed, and is to be repeated
+	ReplaysWaiting int    // keys and tags whose write failed, and is to be repeated
 	LocalEntries   int    // in local, including some that have expired
 	LocalBytes     uint64 // what they weigh, where Local.MaxBytes is set
 	StoreDown      bool   // the store, or one of its servers, is unreachable

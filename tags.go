@@ -77,19 +77,21 @@ const (
 	wholeCache = ""
 )
 
-// tagStamp is the stamp of a tag, which no key shares but by its stripe.
-func (c *Cache[K, V]) tagStamp(tag string) local.Stamp { return c.local.Stamp("\x00" + tag) }
+// tagStripe is what a tag is called among the stripes of local.
+func tagStripe(tag string) string { return "\x00" + tag }
 
-// attachTags readies a cache for tags.
-func (c *Cache[K, V]) attachTags() error {
-	c.tags = &tagging{
+// newTagging: longestTTL is how long a value lives at most, stale windows included, unless
+// its loader decides otherwise.
+func newTagging(longestTTL time.Duration) *tagging {
+	return &tagging{
 		// A generation must outlive the values under it; it is renewed when it is read.
-		keep:  max(times(after(longestJittered(c.opts.TTL, c.opts.Jitter), c.opts.grace()), 2), time.Hour),
+		keep:  max(times(longestTTL, 2), time.Hour),
 		known: local.New[string, knownTag](local.Options{MaxEntries: maxKnownTags}),
 	}
-	if c.remote == nil {
-		return nil
-	}
+}
+
+// attachTags finds out whether the store has tags.
+func (c *Cache[K, V]) attachTags() error {
 	tagger, ok := c.remote.session.(store.Tagger)
 	if !ok {
 		return fmt.Errorf("onefill: Options.Tags is set, and a %T has no tags (it does not implement store.Tagger)", c.opts.Store)
@@ -139,7 +141,7 @@ type tagged struct {
 	tags  []string // without the one that all are under
 }
 
-// beginTagged is called before a load, or a Set, with what may be needed of it.
+// beginTagged is called before a load, or a Set, for what its value will be judged by.
 func (c *Cache[K, V]) beginTagged(ctx context.Context, askStore bool) (t tagged, err error) {
 	if c.tags == nil {
 		return t, nil
@@ -182,7 +184,7 @@ func (c *Cache[K, V]) validate(ctx context.Context, e *local.Entry[V], t tagged,
 	tags := append([]string{wholeCache}, t.tags...)
 	stamps := make([]local.Stamp, len(tags))
 	for i, tag := range tags {
-		stamps[i] = c.tagStamp(tag)
+		stamps[i] = c.local.Stamp(tagStripe(tag))
 	}
 	if e.Rare == nil {
 		e.Rare = &local.Rare{}
@@ -273,7 +275,7 @@ func (c *Cache[K, V]) voided(tag string) {
 		return
 	}
 	c.tags.voids.add(tag) // first: who has taken his stamps before the next line sees it
-	c.local.Pushed("\x00" + tag)
+	c.local.Pushed(tagStripe(tag))
 	c.flights.ChangedAll()
 }
 

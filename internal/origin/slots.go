@@ -27,7 +27,7 @@ type Slots struct {
 	strays int        // guarded by mu: loads that were left behind and still run
 	queue  list.List  // guarded by mu: of chan struct{}, closed when a place is given
 	round  round      // guarded by mu
-	halved int        // guarded by mu: how often the limit has fallen
+	falls  int        // guarded by mu: how often the limit has fallen
 }
 
 // round is the loads that have ended since the limit was last decided about.
@@ -131,7 +131,7 @@ const (
 func (s *Slots) Begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.halved
+	return s.falls
 }
 
 // Report says how a load at the origin has ended, and returns the limit and whether
@@ -140,10 +140,9 @@ func (s *Slots) Begin() int {
 func (s *Slots) Report(failed bool, begun int) (limit int, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if failed && begun != s.halved {
+	if failed && begun != s.falls {
 		return s.limit, false
 	}
-	before := s.limit
 	s.round.ended++
 	if failed {
 		s.round.failed++
@@ -151,42 +150,41 @@ func (s *Slots) Report(failed bool, begun int) (limit int, changed bool) {
 	size := max(s.limit, minRound)
 	switch {
 	case 2*s.round.failed > size:
-		s.move(s.limit / 2)
+		return s.move(s.limit / 2)
 	case s.round.ended >= size && 10*s.round.failed <= s.round.ended:
-		s.move(s.limit + max(1, (s.limits.Most-s.limits.Least)/steps))
+		return s.move(s.limit + max(1, (s.limits.Most-s.limits.Least)/steps))
 	case s.round.ended >= size:
 		s.round = round{}
 	}
-	return s.limit, s.limit != before
+	return s.limit, false
 }
 
 // Restart lets the limit grow anew, from Least: after an outage of the cache, when
 // everybody misses at once. Half only halves it: a part of the cache was away.
-func (s *Slots) Restart() (limit int, changed bool) { return s.lower(0) }
-
-// Half is Restart for a part of the cache.
-func (s *Slots) Half() (limit int, changed bool) { return s.lower(2) }
-
-func (s *Slots) lower(by int) (limit int, changed bool) {
+func (s *Slots) Restart() (limit int, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, to := s.limit, 0
-	if by > 0 {
-		to = s.limit / by
-	}
-	s.move(to)
-	return s.limit, s.limit != before
+	return s.move(s.limits.Least)
 }
 
-// move sets the limit and begins a round. Loads that run are not disturbed.
-func (s *Slots) move(to int) {
-	to = min(max(to, s.limits.Least), s.limits.Most)
-	if to < s.limit {
-		s.halved++
+// Half is Restart for a part of the cache.
+func (s *Slots) Half() (limit int, changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.move(s.limit / 2)
+}
+
+// move sets the limit, within its limits, and begins a round. Loads that run are not
+// disturbed. The lock is held.
+func (s *Slots) move(to int) (limit int, changed bool) {
+	before := s.limit
+	s.limit = min(max(to, s.limits.Least), s.limits.Most)
+	if s.limit < before {
+		s.falls++
 	}
-	s.limit = to
 	s.round = round{}
 	s.admit()
+	return s.limit, s.limit != before
 }
 
 func (s *Slots) free() bool {
