@@ -222,7 +222,10 @@ func TestHabits(t *testing.T) {
 			for _, at := range sleepsOutsideBubbles(fset, f) {
 				t.Errorf("%s: time.Sleep in a test outside of a synctest bubble; force the order, or poll a condition", at)
 			}
-		case core && readsTheClock(f):
+			if calls(f, "synctest", "Test") {
+				t.Errorf("%s: synctest.Test; begin bubbles with internal/bubble, which the race detector survives", p)
+			}
+		case core && calls(f, "time", "Now"):
 			now = append(now, p)
 		}
 		return nil
@@ -249,9 +252,10 @@ func isCall(n ast.Node, pkg, name string) bool {
 	return ok && x.Name == pkg
 }
 
-func readsTheClock(f *ast.File) (found bool) {
-	ast.Inspect(f, func(n ast.Node) bool {
-		found = found || isCall(n, "time", "Now")
+// calls says whether there is a call of pkg.name under n.
+func calls(under ast.Node, pkg, name string) (found bool) {
+	ast.Inspect(under, func(n ast.Node) bool {
+		found = found || isCall(n, pkg, name)
 		return !found
 	})
 	return found
@@ -262,27 +266,19 @@ func readsTheClock(f *ast.File) (found bool) {
 var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true, "onBus": true}
 
 // sleepsOutsideBubbles finds the calls of time.Sleep that run in real time. A function
-// literal runs in a bubble if the function around it makes one; a named function does
-// if its comment says that it is called "in a bubble", and it calls synctest.Wait, which
-// panics anywhere else: a comment alone keeps nobody from calling it in real time.
+// literal runs in a bubble if the function around it makes one; of a named function
+// nobody knows, so it uses bubble.After, which panics anywhere else.
 func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if !ok {
 			continue
 		}
-		makes, waits := false, false
-		ast.Inspect(fn, func(n ast.Node) bool {
-			waits = waits || isCall(n, "synctest", "Wait")
-			return !waits
-		})
-		if waits && strings.Contains(strings.Join(strings.Fields(fn.Doc.Text()), " "), "in a bubble") {
-			continue
-		}
+		makes := calls(fn, "bubble", "Test") || calls(fn, "synctest", "Test")
 		ast.Inspect(fn, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
 				id, ok := call.Fun.(*ast.Ident)
-				makes = makes || isCall(n, "synctest", "Test") || isCall(n, "bubble", "Test") || ok && bubbles[id.Name]
+				makes = makes || ok && bubbles[id.Name]
 			}
 			return !makes
 		})
@@ -302,18 +298,16 @@ func TestHabitsAreSeen(t *testing.T) {
 	src := `package p
 func TestA(t *testing.T) { time.Sleep(1); synctest.Test(t, func(t *testing.T) { time.Sleep(2) }) }
 func TestB(t *testing.T) { go func() { time.Sleep(4) }() }
-// helper is called in a bubble.
-func helper() { time.Sleep(5); synctest.Wait() }
-// trusting is called in a bubble.
-func trusting() { time.Sleep(6) }
+// helper is called in a bubble, it says.
+func helper() { time.Sleep(5) }
 func other() { time.Now() }`
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, "p.go", src, parser.ParseComments)
 	must(t, err)
-	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:7:19]" {
+	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:5:17]" {
 		t.Errorf("sleeps outside of bubbles: %s", got)
 	}
-	if !readsTheClock(f) {
-		t.Error("time.Now was not seen")
+	if !calls(f, "time", "Now") || !calls(f, "synctest", "Test") {
+		t.Error("time.Now was not seen, or synctest.Test")
 	}
 }

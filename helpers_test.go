@@ -166,7 +166,7 @@ func (o *originDB) wantLoads(t testing.TB, want int64) {
 }
 
 // attempts makes calls, one each every, and returns the seconds after which one of them has
-// made the origin be asked. It is called in a bubble.
+// made the origin be asked.
 func (o *originDB) attempts(calls int, every time.Duration, call func(i int)) (at []float64) {
 	start := time.Now()
 	for i := range calls {
@@ -176,7 +176,7 @@ func (o *originDB) attempts(calls int, every time.Duration, call func(i int)) (a
 		if o.loads.Load() > before {
 			at = append(at, time.Since(start).Seconds())
 		}
-		time.Sleep(every)
+		inbubble.After(every)
 	}
 	return at
 }

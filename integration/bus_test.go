@@ -43,7 +43,7 @@ func eachBusStore(t *testing.T, localTTL time.Duration, busB func(t *testing.T) 
 				Name: fmt.Sprintf("bus-%d", serial.Add(1)), TTL: time.Hour, Local: onefill.LocalOptions{TTL: localTTL},
 				Load: func(context.Context, string) (int64, error) { return p.version.Load(), nil },
 			}
-			make := func(addr string) *onefill.Cache[string, int64] {
+			join := func(addr string) *onefill.Cache[string, int64] {
 				b, err := redisstore.OpenBus("redis://" + addr)
 				if err != nil {
 					t.Fatal(err)
@@ -57,8 +57,8 @@ func eachBusStore(t *testing.T, localTTL time.Duration, busB func(t *testing.T) 
 				t.Cleanup(func() { c.Close() })
 				return c
 			}
-			p.a = make(sharedRedis.Get(t).Addr())
-			p.b = make(busB(t))
+			p.a = join(sharedRedis.Get(t).Addr())
+			p.b = join(busB(t))
 			test(t, p)
 		})
 	}
@@ -113,9 +113,8 @@ func TestBusCarriesInvalidations(t *testing.T) {
 				}
 				delays = append(delays, time.Since(applied))
 			}
-			slices.Sort(delays)
-			p99 := delays[rounds*99/100]
-			t.Logf("seen by the other process after: median %v, p99 %v, longest %v", delays[rounds/2], p99, delays[rounds-1])
+			p99 := percentile(delays, 99)
+			t.Logf("seen by the other process after: median %v, p99 %v, longest %v", percentile(delays, 50), p99, percentile(delays, 100))
 			best = min(best, p99)
 		}
 		if best >= wanted && !raceEnabled {

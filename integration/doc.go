@@ -9,5 +9,6 @@
 // load that no cache admits to is counted too.
 //
 // The environment variable ONEFILL_HISTORY sets how long TestHistory runs
-// (default 5s). Its seed is logged; ONEFILL_SEED repeats one.
+// (default 5s), ONEFILL_SOAK how long TestSoak does (default 20s). Their seeds are
+// logged; ONEFILL_SEED repeats one.
 package integration

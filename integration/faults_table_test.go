@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -85,10 +86,8 @@ func (f *fault) demand(guarantee int) string {
 }
 
 func indexOrAppend(list *[]string, s string) int {
-	for i, have := range *list {
-		if have == s {
-			return i
-		}
+	if i := slices.Index(*list, s); i >= 0 {
+		return i
 	}
 	*list = append(*list, s)
 	return len(*list) - 1

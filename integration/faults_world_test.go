@@ -232,18 +232,6 @@ func (w *world) recovered(t *testing.T) {
 	}
 }
 
-// pollFor says whether ok came to be true in time.
-func pollFor(d time.Duration, ok func() bool) bool {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(d); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
-}
-
 // idle waits until no load runs or waits in a member.
 func (m *member) idle(t *testing.T) {
 	t.Helper()
@@ -356,34 +344,6 @@ func (o *rows) load(ctx context.Context, key string) (row, error) {
 		return row{}, errOrigin
 	}
 	return row{Value: fmt.Sprintf("v%d", now.version), Version: now.version}, nil
-}
-
-// gauge counts loads that run.
-type gauge struct {
-	mu            sync.Mutex
-	running, most int
-}
-
-func (g *gauge) enter() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running++
-	g.most = max(g.most, g.running)
-}
-
-func (g *gauge) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.running--
-}
-
-// peak returns the most loads at once since the last call.
-func (g *gauge) peak() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	most := g.most
-	g.most = g.running
-	return most
 }
 
 // view is the test's own look into the store, past caches and proxies.

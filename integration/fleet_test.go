@@ -215,11 +215,19 @@ func (p *proc) poll(what string, want func(message) bool) {
 // poll asks every few milliseconds, with the deadline patience.
 func poll(t testing.TB, what string, ok func() bool) {
 	t.Helper()
+	if !pollFor(patience, ok) {
+		t.Fatalf("waited %v in vain: %s", patience, what)
+	}
+}
+
+// pollFor says whether ok came to be true in time.
+func pollFor(d time.Duration, ok func() bool) bool {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+	for deadline := time.Now().Add(d); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
+			return false
 		}
 	}
+	return true
 }

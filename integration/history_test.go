@@ -36,7 +36,7 @@ func TestHistory(t *testing.T) {
 	for _, p := range h.fleet {
 		h.begin(p)
 	}
-	h.disturb(historyTime(t))
+	h.disturb(timeFromEnv(t, "ONEFILL_HISTORY", 5*time.Second))
 	h.stop()
 	h.repair()
 	h.checkEnd()
@@ -58,16 +58,32 @@ func pushBound() time.Duration {
 	return 500 * time.Millisecond
 }
 
-func historyTime(t *testing.T) time.Duration {
-	text := os.Getenv("ONEFILL_HISTORY")
+// timeFromEnv is how long a test is to run: as the environment says, or otherwise.
+func timeFromEnv(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(name)
 	if text == "" {
-		return 5 * time.Second
+		return otherwise
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		t.Fatalf("ONEFILL_HISTORY: %v", err)
+		t.Fatalf("%s: %v", name, err)
 	}
 	return d
+}
+
+// seeded is the source of a test's disturbances. It logs the seed; ONEFILL_SEED repeats one.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("ONEFILL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("ONEFILL_SEED: %v", err)
+		}
+	}
+	t.Logf("the disturbances' seed: ONEFILL_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // history is one run of TestHistory.
@@ -96,18 +112,10 @@ type pauseOf struct {
 }
 
 func newHistory(t *testing.T) *history {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("ONEFILL_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("ONEFILL_SEED: %v", err)
-		}
-	}
-	t.Logf("the disturbances' seed: ONEFILL_SEED=%d", seed)
 	server := servertest.Redis(t, servers.RedisOptions{})
 	o := origin(t)
 	h := &history{
-		t: t, origin: o, admin: adminOf(t, server), dir: t.TempDir(), random: rand.New(rand.NewPCG(seed, 0)),
+		t: t, origin: o, admin: adminOf(t, server), dir: t.TempDir(), random: seeded(t),
 		tasks: map[*proc]*pending{}, done: map[string]int{},
 		cfg: config{Redis: server.URL(), Name: "history", TTL: time.Hour, LocalTTL: time.Hour,
 			LeaseTTL: historyLease, StoreTimeout: time.Second},

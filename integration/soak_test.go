@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -45,24 +43,12 @@ func TestSoak(t *testing.T) {
 			t.Parallel()
 			s := newSoak(t, on)
 			s.start()
-			s.disturb(soakTime(t))
+			s.disturb(timeFromEnv(t, "ONEFILL_SOAK", 20*time.Second))
 			s.stop()
 			s.check()
 			s.checkEnd()
 		})
 	}
-}
-
-func soakTime(t *testing.T) time.Duration {
-	text := os.Getenv("ONEFILL_SOAK")
-	if text == "" {
-		return 20 * time.Second
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("ONEFILL_SOAK: %v", err)
-	}
-	return d
 }
 
 const (
@@ -113,15 +99,7 @@ type soakWrite struct {
 }
 
 func newSoak(t *testing.T, on string) *soak {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("ONEFILL_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("ONEFILL_SEED: %v", err)
-		}
-	}
-	t.Logf("the disturbances' seed: ONEFILL_SEED=%d", seed)
-	s := &soak{t: t, random: rand.New(rand.NewPCG(seed, 0)), turns: map[string]*sync.Mutex{},
+	s := &soak{t: t, random: seeded(t), turns: map[string]*sync.Mutex{},
 		over: make(chan struct{}), done: map[string]int{}, errs: map[string]int{}}
 	s.w = newWorld(t, on, 4, func(o *worldOptions) {
 		o.TTL, o.Local.TTL, o.StaleOnError = 2*time.Second, 300*time.Millisecond, 10*time.Second

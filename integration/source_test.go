@@ -27,9 +27,7 @@ type source struct {
 	// be nil.
 	tell func(begin bool, key string, r row)
 
-	mu      sync.Mutex
-	running int
-	most    int // loads at once
+	gauge // of loads
 }
 
 var errOrigin = errors.New("the origin fails on purpose")
@@ -82,25 +80,31 @@ func (s *source) load(ctx context.Context, key string) (row, error) {
 	return r, nil
 }
 
-func (s *source) enter() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running++
-	s.most = max(s.most, s.running)
+// gauge counts loads that run.
+type gauge struct {
+	mu            sync.Mutex // guards what follows
+	running, most int
 }
 
-func (s *source) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running--
+func (g *gauge) enter() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running++
+	g.most = max(g.most, g.running)
+}
+
+func (g *gauge) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running--
 }
 
 // peak returns the most loads at once since the last call.
-func (s *source) peak() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most := s.most
-	s.most = s.running
+func (g *gauge) peak() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	most := g.most
+	g.most = g.running
 	return most
 }
 

@@ -47,11 +47,7 @@ func (h *handler) batch(apply func(ctx context.Context, g *group)) func(context.
 		}
 		var all sync.WaitGroup
 		for _, g := range groups { // at once: a store that is down holds no other up
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				apply(ctx, g)
-			}()
+			all.Go(func() { apply(ctx, g) })
 		}
 		all.Wait()
 		for _, g := range groups {

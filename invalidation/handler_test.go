@@ -355,7 +355,8 @@ func TestClosedCache(t *testing.T) {
 	})
 }
 
-// Stop during an outage waits for no store: the jobs go back at once.
+// Stop during an outage does not wait for the store to come back: when the call that is
+// under way has lost its patience the jobs go back, uncounted.
 func TestStopWhileTheStoreIsDown(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		q, st := memqueue.New(), memstore.New()

@@ -8,10 +8,10 @@ import (
 	"maps"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/invalidation"
 	"github.com/onefill/onefill/queue"
 	"github.com/onefill/onefill/queue/memqueue"
@@ -145,11 +145,8 @@ func enqueue(t *testing.T, q queue.Queue, js ...queue.Job) {
 	}
 }
 
-// after lets time pass, in a bubble, and everybody come to a rest.
-func after(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
+// after lets time pass, and everybody come to a rest.
+var after = bubble.After
 
 // wantDone wants no job left alive or dead.
 func wantDone(t *testing.T, q *memqueue.Queue) {

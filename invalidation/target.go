@@ -80,11 +80,11 @@ func (t *typed[K, V]) expire(ctx context.Context, keys []any) error {
 
 func (t *typed[K, V]) load(ctx context.Context, keys []any) map[any]error {
 	_, err := t.cache.GetMany(ctx, own[K](keys))
+	if err == nil {
+		return nil
+	}
 	var many *onefill.ManyError
-	if err == nil || errors.As(err, &many) {
-		if many == nil {
-			return nil
-		}
+	if errors.As(err, &many) {
 		return many.Errors
 	}
 	all := make(map[any]error, len(keys))

@@ -29,7 +29,7 @@ func (g *group) write(ctx context.Context, works []*work, op func(context.Contex
 		// the same.
 		rand.Shuffle(len(works), func(i, k int) { works[i], works[k] = works[k], works[i] })
 		attempt(ctx, works, op, giveUp)
-		works = failedBy(works, isOutage)
+		works = failedByOutage(works)
 		if len(works) == 0 || !sleep(ctx, min(wait/2+rand.N(wait/2), time.Until(giveUp))) {
 			return
 		}
@@ -59,9 +59,9 @@ func attempt(ctx context.Context, works []*work, op func(context.Context, []any)
 	}
 }
 
-func failedBy(works []*work, is func(error) bool) (failed []*work) {
+func failedByOutage(works []*work) (failed []*work) {
 	for _, w := range works {
-		if w.err != nil && is(w.err) {
+		if isOutage(w.err) {
 			failed = append(failed, w)
 		}
 	}

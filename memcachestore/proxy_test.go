@@ -9,6 +9,10 @@ import (
 
 // proxy stands between a store and its server and does what networks do: it delays,
 // cuts, falls silent, and says what the server has not said.
+//
+// It is not internal/faultproxy, which knows no chunks to count and keeps what it holds
+// back: this one lets so many replies pass, fills the buffers of those who send, has
+// listeners of any kind (TLS), and speaks for the server.
 type proxy struct {
 	t  testing.TB
 	l  net.Listener

@@ -66,9 +66,14 @@ func (q *Queue) checkVersion(ctx context.Context) error {
 	case have < latest():
 		return fmt.Errorf("%w: the tables in schema %s have version %d, this program needs version %d: %s", errUnfit, q.opts.schema, have, latest(), q.command("up"))
 	case have > latest():
-		return fmt.Errorf("%w: the tables in schema %s have version %d, this program knows version %d: update the program", errUnfit, q.opts.schema, have, latest())
+		return q.tooNew(have)
 	}
 	return nil
+}
+
+// tooNew says that a newer program has migrated the tables.
+func (q *Queue) tooNew(have int) error {
+	return fmt.Errorf("%w: the tables in schema %s have version %d, this program knows version %d: update the program", errUnfit, q.opts.schema, have, latest())
 }
 
 // version is that of the tables.

@@ -1,6 +1,7 @@
 package pgqueue
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -42,10 +43,9 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 				t.Errorf("%v: the server has answered", err)
 			}
 		}
-		_, err := queue.NewWorker(queue.WorkerOptions{})
-		if err == nil {
-			t.Error("a worker without a queue")
-		}
+		w, err := queue.NewWorker(queue.WorkerOptions{Queue: q, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error { return nil }}}})
+		ok(t, err)
+		contains(t, w.Start(t.Context()), "onefill migrate up --schema no tables")
 	})
 	t.Run("another version", func(t *testing.T) {
 		q := opened(t)
@@ -130,7 +130,9 @@ func TestOptions(t *testing.T) {
 		_, err := Open("postgres://localhost/db", opt)
 		contains(t, err, "pgqueue.", name)
 		_, err = Migrations(opt)
-		contains(t, err, "pgqueue.", name)
+		contains(t, err, "pgqueue.Migrations: ", name)
+		_, err = Script(true, opt)
+		contains(t, err, "pgqueue.Script: ", name)
 	}
 	_, err := New(nil)
 	contains(t, err, "pgqueue.New: the pool is nil")

@@ -95,9 +95,7 @@ func (q *Queue) byID(ctx context.Context, op string, ids []string, sql string, f
 		}
 		results, err := q.exec(ctx, stmt{sql, []string{"{" + strings.Join(known, ",") + "}"}})
 		if err != nil {
-			for i := from; i < to; i++ {
-				errs[i] = nil // split says what it was
-			}
+			clear(errs[from:to]) // split says what it was
 			return err
 		}
 		for _, r := range results[0] {

@@ -13,7 +13,7 @@ import (
 	"github.com/onefill/onefill/queue"
 )
 
-// R6-1: a row that a trigger has inserted with a version that is no uint64 must not keep
+// A row that a trigger has inserted with a version that is no uint64 must not keep
 // the jobs that are claimed with it from being delivered.
 func TestRowThatCannotBeRead(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestRowThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// R6-2: mistakes of the caller with his transaction are no outage, and the advice fits.
+// Mistakes of the caller with his transaction are no outage, and the advice fits.
 func TestTransactionsThatCannot(t *testing.T) {
 	t.Parallel()
 	q := opened(t)
@@ -99,7 +99,7 @@ func TestTransactionsThatCannot(t *testing.T) {
 	s.Rollback()
 }
 
-// R6-3: of jobs that were added before the call failed the caller hears that, and has no
+// Of jobs that were added before the call failed the caller hears that, and has no
 // ID of one that was not.
 func TestPartlyEnqueued(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestPartlyEnqueued(t *testing.T) {
 	}
 }
 
-// R6-4: a schema's name is a name, whatever our own placeholders are.
+// A schema's name is a name, whatever our own placeholders are.
 func TestSchemaLikeAPlaceholder(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"{schema}", "a{limit}", "a{floor}", "a{sequence}"} {
@@ -146,7 +146,7 @@ func TestSchemaLikeAPlaceholder(t *testing.T) {
 	}
 }
 
-// R6-5: savepoints.
+// Savepoints.
 func TestSavepoint(t *testing.T) {
 	t.Parallel()
 	q := opened(t)
@@ -169,32 +169,32 @@ func TestSavepoint(t *testing.T) {
 	}
 }
 
-// R6-6: the rights that doc.go lists for a worker are enough for its start.
+// The rights that doc.go lists for a worker are enough for its start.
 func TestWorkerRights(t *testing.T) {
 	t.Parallel()
 	url := shared.Get(t).URL()
-	own := opened(t, Schema("r6 rights"))
-	own.run(t, `CREATE ROLE r6 LOGIN`)
-	own.run(t, `GRANT USAGE ON SCHEMA {schema} TO r6; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO r6; GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.jobs, {schema}.jobs_dead, {schema}.jobs_once TO r6; GRANT SELECT ON {schema}.jobs_migrations TO r6`)
-	q := open(t, strings.Replace(url, "postgres@", "r6@", 1), Schema("r6 rights"))
+	own := opened(t, Schema("rights of a worker"))
+	own.run(t, `CREATE ROLE works LOGIN`)
+	own.run(t, `GRANT USAGE ON SCHEMA {schema} TO works; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO works; GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.jobs, {schema}.jobs_dead, {schema}.jobs_once TO works; GRANT SELECT ON {schema}.jobs_migrations TO works`)
+	q := open(t, strings.Replace(url, "postgres@", "works@", 1), Schema("rights of a worker"))
 	if err := q.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// R6-7: the rights that Check asks for are enough for all that the queue does.
+// The rights that Check asks for are enough for all that the queue does.
 func TestRightsThatCheckWants(t *testing.T) {
 	t.Parallel()
 	url := shared.Get(t).URL()
-	own := opened(t, Schema("r6 forget"))
-	own.run(t, `CREATE ROLE r6forget LOGIN`)
-	own.run(t, `GRANT USAGE ON SCHEMA {schema} TO r6forget; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO r6forget;
-		GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.jobs, {schema}.jobs_dead TO r6forget;
-		GRANT SELECT, INSERT, DELETE ON {schema}.jobs_once TO r6forget; GRANT SELECT ON {schema}.jobs_migrations TO r6forget`)
-	q := open(t, strings.Replace(url, "postgres@", "r6forget@", 1), Schema("r6 forget"))
+	own := opened(t, Schema("rights of all"))
+	own.run(t, `CREATE ROLE forgets LOGIN`)
+	own.run(t, `GRANT USAGE ON SCHEMA {schema} TO forgets; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO forgets;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.jobs, {schema}.jobs_dead TO forgets;
+		GRANT SELECT, INSERT, DELETE ON {schema}.jobs_once TO forgets; GRANT SELECT ON {schema}.jobs_migrations TO forgets`)
+	q := open(t, strings.Replace(url, "postgres@", "forgets@", 1), Schema("rights of all"))
 	if err := q.Check(t.Context()); err != nil { // what it misses it says, and then nothing is missing
 		contains(t, err, "UPDATE on jobs_once")
-		own.run(t, `GRANT UPDATE ON {schema}.jobs_once TO r6forget`)
+		own.run(t, `GRANT UPDATE ON {schema}.jobs_once TO forgets`)
 	}
 	ok(t, q.Check(t.Context()))
 	tx, err := q.pool.Begin(t.Context())
@@ -207,7 +207,48 @@ func TestRightsThatCheckWants(t *testing.T) {
 	}
 }
 
-// R6-8: what the server says is understood whatever driver has brought it.
+// The rights that docs/queue.md lists for those who are no workers are enough, each for its
+// own. Roles are the server's, not the schema's, so their names are this test's.
+func TestRightsOfOthers(t *testing.T) {
+	t.Parallel()
+	own := opened(t)
+	for role, tt := range map[string]struct {
+		grants string
+		do     func(q *Queue) error
+	}{
+		"enqueues": {"GRANT INSERT ON {schema}.jobs TO enqueues; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO enqueues",
+			func(q *Queue) error { _, err := q.Enqueue(t.Context(), queue.Job{Kind: "k"}); return err }},
+		"merges": {"GRANT INSERT, SELECT, UPDATE ON {schema}.jobs TO merges; GRANT USAGE ON SEQUENCE {schema}.jobs_id_seq TO merges",
+			func(q *Queue) error {
+				for range 2 {
+					if _, err := q.Enqueue(t.Context(), queue.Job{Kind: "k", Key: "key", Merge: true}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+		"remembers": {"GRANT INSERT, SELECT ON {schema}.jobs_once TO remembers",
+			func(q *Queue) error {
+				tx, err := q.pool.Begin(t.Context())
+				ok(t, err)
+				defer tx.Rollback(t.Context())
+				_, err = q.Once(t.Context(), tx, "key")
+				return err
+			}},
+		"cleans": {"GRANT SELECT, UPDATE, DELETE ON {schema}.jobs_once, {schema}.jobs_dead TO cleans",
+			func(q *Queue) error { _, err := q.Forget(t.Context(), 0); return err }},
+	} {
+		own.run(t, "CREATE ROLE "+role+" LOGIN; GRANT USAGE ON SCHEMA {schema} TO "+role)
+		q := open(t, strings.Replace(shared.Get(t).URL(), "postgres@", role+"@", 1), Schema(own.opts.schema))
+		contains(t, tt.do(q), "permission denied")
+		own.run(t, tt.grants)
+		if err := tt.do(q); err != nil {
+			t.Errorf("%s, with the rights that are listed: %v", role, err)
+		}
+	}
+}
+
+// What the server says is understood whatever driver has brought it.
 func TestOtherDrivers(t *testing.T) {
 	for code, down := range map[string]bool{"42P01": false, "42501": false, "57P01": true, "08006": true} {
 		if got := unavailable(driverError(code)); got != down {

@@ -81,11 +81,11 @@ const (
 // Script is the SQL that MigrateUp, or MigrateDown for all versions, runs on an empty, or
 // complete, database: for those who have their own way to apply it.
 func Script(up bool, opts ...Option) (string, error) {
-	ms, err := Migrations(opts...)
+	o, err := apply(opts)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("pgqueue.Script: %w", err)
 	}
-	o, _ := apply(opts)
+	ms := migrations(o.schema)
 	var b strings.Builder
 	b.WriteString("BEGIN;\n\n")
 	if up {
@@ -122,7 +122,7 @@ func (q *Queue) MigrateUp(ctx context.Context) (applied []string, err error) {
 			return err
 		}
 		if have > latest() {
-			return fmt.Errorf("%w: the tables in schema %s have version %d, this program knows version %d: update the program", errUnfit, q.opts.schema, have, latest())
+			return q.tooNew(have)
 		}
 		if have == 0 {
 			if err := tx.prepare(ctx); err != nil {

@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/queue"
 	"github.com/onefill/onefill/queue/memqueue"
 )
@@ -129,11 +129,8 @@ func letters(t *testing.T, q queue.Queue) []queue.DeadLetter {
 	return ls
 }
 
-// after lets time pass, in a bubble, and everybody come to a rest.
-func after(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
+// after lets time pass, and everybody come to a rest.
+var after = bubble.After
 
 // record counts what handlers were called with.
 type record struct {

@@ -33,9 +33,9 @@ type Job struct {
 	// then one job is left, with the Payload, Version and DedupeKey of the one with the
 	// higher Version (of this one if they are equal), due at the earlier of both times,
 	// aged from the first. If one of them has no Version, nobody knows which is newer:
-	// then this one's Payload and DedupeKey are left, and no Version. A job that was claimed is never merged with, so that no
-	// change gets lost that was committed while an older job was at work. Without
-	// [Caps.Merge] it does nothing.
+	// then this one's Payload and DedupeKey are left, and no Version. A job that was
+	// claimed is never merged with, so that no change gets lost that was committed while
+	// an older job was at work. Without [Caps.Merge] it does nothing.
 	Merge bool
 	// DedupeKey names the work itself, for handlers that must not do it twice (package
 	// comment, "At least once"). Left empty, the queue makes one that no other job has.
@@ -224,10 +224,10 @@ type Queue interface {
 	// with a DedupeKey of its own if it must not be done twice.
 	Enqueue(ctx context.Context, jobs ...Job) (ids []string, err error)
 	// Receive claims jobs that are due, as far as the queue can those first that have
-	// been due for longest: each is leased to the caller and counted as attempted. It returns what there is as soon as there is something, and
-	// nothing without an error when the wait is over or Request.Stop is closed. When the
-	// context ends, jobs may have been claimed for a caller who is not told: those come
-	// back when their lease ends.
+	// been due for longest: each is leased to the caller and counted as attempted. It
+	// returns what there is as soon as there is something, and nothing without an error
+	// when the wait is over or Request.Stop is closed. When the context ends, jobs may have
+	// been claimed for a caller who is not told: those come back when their lease ends.
 	Receive(ctx context.Context, r Request) ([]Delivery, error)
 	// Ack says that jobs are done: they are gone.
 	Ack(ctx context.Context, tokens ...Token) error

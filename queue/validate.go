@@ -97,9 +97,9 @@ func validText(what, text string, limit int) error {
 	return nil
 }
 
-// validPayload refuses what some queue could not keep: PostgreSQL's jsonb takes
-// neither NUL nor half a surrogate pair nor a number like 1e200000, and a JSON text is UTF-8 by its definition,
-// though encoding/json lets other bytes pass.
+// validPayload refuses what some queue could not keep: PostgreSQL's jsonb takes neither
+// NUL nor half a surrogate pair nor a number like 1e200000, and a JSON text is UTF-8 by
+// its definition, though encoding/json lets other bytes pass.
 func validPayload(p json.RawMessage) error {
 	if len(p) == 0 {
 		return nil

@@ -132,22 +132,14 @@ func (b *Bus) Publish(ctx context.Context, topic string, message []byte) error {
 		return b.failure("publish", ctx.Err())
 	}
 	text := string(message) // a copy: rueidis may still be sending when ctx has ended
-	done := make(chan error, 1)
-	go func() { // some waits of rueidis know no context, see guard
-		var cmd rueidis.Completed
-		if b.sharded {
-			cmd = b.client.B().Spublish().Channel(channel(topic)).Message(text).Build()
-		} else {
-			cmd = b.client.B().Publish().Channel(channel(topic)).Message(text).Build()
-		}
-		done <- b.client.Do(ctx, cmd).Error()
-	}()
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
+	var cmd rueidis.Completed
+	if b.sharded {
+		cmd = b.client.B().Spublish().Channel(channel(topic)).Message(text).Build()
+	} else {
+		cmd = b.client.B().Publish().Channel(channel(topic)).Message(text).Build()
 	}
+	// Some waits of rueidis know no context: see guard.
+	_, err := patiently(ctx, func() (struct{}, error) { return struct{}{}, b.client.Do(ctx, cmd).Error() })
 	if err != nil {
 		return b.failure("publish", err)
 	}

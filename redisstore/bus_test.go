@@ -11,7 +11,6 @@ import (
 
 	"github.com/onefill/onefill/bus"
 	"github.com/onefill/onefill/bus/bustest"
-	"github.com/onefill/onefill/internal/faultproxy"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 )
@@ -95,10 +94,6 @@ func (l *listener) hears(b *Bus, topic string) {
 
 func (l *listener) awaitLoss() {
 	l.t.Helper()
-	before := l.losses.Load()
-	if before > 0 {
-		return
-	}
 	eventually(l.t, "the loss is told", func() error {
 		if l.losses.Load() == 0 {
 			return errors.New("not yet")
@@ -148,9 +143,7 @@ func TestBusConnectionCut(t *testing.T) {
 // A connection that is half open looks like a quiet one. A ping finds out.
 func TestBusHalfOpenConnection(t *testing.T) {
 	t.Parallel()
-	proxy, err := faultproxy.Start(strings.TrimPrefix(shared.Get(t).URL(), "redis://"))
-	ok(t, err)
-	t.Cleanup(proxy.Stop)
+	proxy := behind(t, shared.Get(t).Addr())
 	b := openBus(t, "redis://"+proxy.Addr())
 	l := listen(t, b, "half")
 	l.hears(b, "half")
@@ -264,10 +257,8 @@ func TestBusLeavesNothing(t *testing.T) {
 	gone := func(n int) {
 		t.Helper()
 		eventually(t, fmt.Sprint(n, " subscriptions are left"), func() error {
-			if got := sayTo(t, server.Addr(), "INFO", "clients"); !strings.Contains(got, fmt.Sprintf("pubsub_clients:%d", n)) {
-				if got := sayTo(t, server.Addr(), "PUBSUB", "NUMSUB", channel("t")); !strings.Contains(got, fmt.Sprint(n)) {
-					return errors.New(got)
-				}
+			if got := sayTo(t, server.Addr(), "PUBSUB", "NUMSUB", channel("t")); !strings.Contains(got, fmt.Sprint(n)) {
+				return errors.New(got)
 			}
 			return nil
 		})

@@ -79,26 +79,6 @@ func (s *Store) confirming(c *conn, values ...string) func(context.Context) erro
 	}
 }
 
-// patiently leaves a call behind when the context ends: rueidis has waits that know none.
-func patiently[T any](ctx context.Context, call func() (T, error)) (T, error) {
-	type outcome struct {
-		value T
-		err   error
-	}
-	out := make(chan outcome, 1)
-	go func() {
-		value, err := call()
-		out <- outcome{value, err}
-	}()
-	select {
-	case o := <-out:
-		return o.value, o.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
-}
-
 // confirm waits for the replicas of one key's server.
 func (s *Store) confirm(ctx context.Context, c *conn, key string) error {
 	places := s.confirmation.places
@@ -112,8 +92,16 @@ func (s *Store) confirm(ctx context.Context, c *conn, key string) error {
 		within = min(within, deadline.Sub(start))
 	}
 	_, err := patiently(ctx, func() (struct{}, error) {
-		defer func() { <-places }() // with the connection
-		return struct{}{}, s.waitAt(ctx, c, key, max(within, time.Millisecond))
+		d, giveBack := c.client.Dedicate()
+		err := s.waitAt(ctx, d, key, max(within, time.Millisecond))
+		if err != nil {
+			d.Close() // WAIT may be under way
+		}
+		go func() { // rueidis tidies the connection up first, which takes a round trip
+			giveBack()
+			<-places
+		}()
+		return struct{}{}, err
 	})
 	if err != nil && ctx.Err() != nil { // Redis may look at its timeouts a tenth of a second late
 		return fmt.Errorf("not %d within %s: %w", s.confirmation.replicas, time.Since(start).Round(time.Millisecond), ctx.Err())
@@ -121,18 +109,11 @@ func (s *Store) confirm(ctx context.Context, c *conn, key string) error {
 	return err
 }
 
-// waitAt asks WAIT on a connection to the key's server, which it blocks. WAIT is about
+// waitAt asks WAIT on a connection that becomes one to the key's server, which it blocks. WAIT is about
 // the writes of its own connection; from Redis 7.2 on it knows no other offset than that
 // of the last one that was replicated. So the connection makes such a write first, behind
 // the one that is to be confirmed, and makes sure that both went to the same server.
-func (s *Store) waitAt(ctx context.Context, c *conn, key string, within time.Duration) (err error) {
-	d, cancel := c.client.Dedicate()
-	defer func() {
-		if err != nil {
-			d.Close() // WAIT may be under way
-		}
-		cancel()
-	}()
+func (s *Store) waitAt(ctx context.Context, d rueidis.DedicatedClient, key string, within time.Duration) error {
 	mark := call{script: confirmScript, keys: []string{key + confirmSuffix}}
 	marked := d.Do(ctx, mark.byHash(d.B())).Error()
 	if unknownScript(marked) {

@@ -2,16 +2,21 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/store"
+	"github.com/redis/rueidis"
 )
 
 // confirmed makes stores whose writes wait for replicas.
@@ -105,6 +110,84 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// writeLog is a connection that notes what is written to it at a time. It does not write
+// what rueidis tidies connections up with while tidying is locked.
+type writeLog struct {
+	net.Conn
+	tidying *sync.Mutex
+	mu      sync.Mutex
+	writes  []string
+}
+
+func (l *writeLog) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), "UNSUBSCRIBE") {
+		l.tidying.Lock()
+		defer l.tidying.Unlock()
+		return l.Conn.Write(p)
+	}
+	l.mu.Lock()
+	l.writes = append(l.writes, string(p))
+	l.mu.Unlock()
+	return l.Conn.Write(p)
+}
+
+func (l *writeLog) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := l.writes
+	l.writes = nil
+	return taken
+}
+
+// A confirmed write costs three round trips more, once there is a connection to wait on:
+// what is written to that one is the script, the question who the server is, and WAIT.
+// Nobody waits for it to be tidied up, which is held up here.
+func TestConfirmRoundTrips(t *testing.T) {
+	primary, _ := pair(t)
+	var mu, tidying sync.Mutex
+	var logs []*writeLog
+	s := must(OpenOption(rueidis.ClientOption{InitAddress: []string{primary.Addr()},
+		DialCtxFn: func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, "tcp", addr)
+			mu.Lock()
+			defer mu.Unlock()
+			logs = append(logs, &writeLog{Conn: conn, tidying: &tidying})
+			return logs[len(logs)-1], err
+		}}, Confirm(1, patience)))(t)
+	t.Cleanup(func() { s.Close() })
+	a := attach(t, s, "n")
+	ok(t, a.Invalidate(a.ctx, "k"))
+	eventually(t, "the connection is tidied up", func() error {
+		if n := len(s.confirmation.places); n != 0 {
+			return fmt.Errorf("%d wait", n)
+		}
+		return nil
+	})
+	mu.Lock()
+	known := slices.Clone(logs)
+	mu.Unlock()
+	for _, l := range known {
+		l.take()
+	}
+	tidying.Lock()
+	defer tidying.Unlock()
+	within(t, patience, "an invalidation", func() { ok(t, a.Invalidate(a.ctx, "k")) })
+	waited := 0
+	for _, l := range known {
+		writes := slices.DeleteFunc(l.take(), func(w string) bool { return strings.HasSuffix(w, "\r\nPING\r\n") }) // rueidis' own
+		if !strings.Contains(fmt.Sprint(writes), "WAIT") {
+			continue
+		}
+		waited++
+		if len(writes) != 3 {
+			t.Errorf("%d round trips, want 3: %q", len(writes), writes)
+		}
+	}
+	if waited != 1 {
+		t.Errorf("%d connections have waited, want 1", waited)
+	}
+}
+
 // The wait is no longer than what the context leaves.
 func TestConfirmWithinTheDeadline(t *testing.T) {
 	primary, replica := pair(t)
@@ -193,8 +276,8 @@ func TestConfirmAcrossAFailover(t *testing.T) {
 	primary, replica := pair(t)
 	third := servertest.Redis(t, servers.RedisOptions{Args: []string{"--replicaof", fmt.Sprint("127.0.0.1 ", replica.Port())}})
 	inStep(t, third)
-	front := newSwitch(t, primary.Addr())
-	s := opened(t, front.url(), Confirm(1, patience))
+	front := behind(t, primary.Addr())
+	s := opened(t, "redis://"+front.Addr(), Confirm(1, patience))
 	t.Cleanup(func() { s.Close() })
 	a := attach(t, s, "n")
 	a.get("warm up") // what was confirmed before has left a connection that would be cut
@@ -209,7 +292,7 @@ func TestConfirmAcrossAFailover(t *testing.T) {
 		}
 		return nil
 	})
-	front.turn(replica.Addr())
+	turn(front, replica.Addr())
 	if err := confirm(a.ctx); !errors.Is(err, store.ErrNotReplicated) {
 		t.Errorf("confirmed by the replica of another primary: %v", err)
 	}
@@ -223,12 +306,12 @@ func TestConfirmAcrossAFailover(t *testing.T) {
 func TestConfirmOnALeftConnection(t *testing.T) {
 	primary, _ := pair(t)
 	other := servertest.Redis(t, servers.RedisOptions{})
-	front := newSwitch(t, primary.Addr())
-	s := opened(t, front.url(), Confirm(1, time.Second))
+	front := behind(t, primary.Addr())
+	s := opened(t, "redis://"+front.Addr(), Confirm(1, time.Second))
 	t.Cleanup(func() { s.Close() })
 	a := attach(t, s, "n")
 	ok(t, a.Invalidate(a.ctx, "k"))
-	front.point(other.Addr())
+	front.SetTarget(other.Addr())
 	for line := range strings.Lines(sayTo(t, primary.Addr(), "CLIENT", "LIST", "TYPE", "normal")) {
 		if strings.Contains(line, "cmd=exists") { // the marker behind an invalidation
 			id := strings.TrimPrefix(strings.Fields(line)[0], "id=")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onefill/onefill/internal/faultproxy"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/store"
@@ -84,8 +85,8 @@ func TestReplacedByAReplica(t *testing.T) {
 
 func replacedByAReplica(t *testing.T, v variant, op string) {
 	primary, replica := pair(t)
-	front := newSwitch(t, primary.Addr())
-	s := v.on(t, front.url())
+	front := behind(t, primary.Addr())
+	s := v.on(t, "redis://"+front.Addr())
 	a, b := attach(t, s, "n"), attach(t, s, "n")
 	a.set("k", "old")
 	replicated(t, replica, valueKey("of:{n:", "k"), "old")
@@ -102,7 +103,7 @@ func replacedByAReplica(t *testing.T, v variant, op string) {
 	if a.replacements()+b.replacements() != 0 {
 		t.Error("told of a replacement while nobody answers")
 	}
-	front.turn(replica.Addr())
+	turn(front, replica.Addr())
 	if told := b.succeeds(op, every(b, l)[op]); told == 0 {
 		t.Errorf("%s was answered by the replica before its session was told", op)
 	}
@@ -121,8 +122,8 @@ func TestReplacedUnderACrowd(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			primary, replica := pair(t)
-			front := newSwitch(t, primary.Addr())
-			s := v.on(t, front.url())
+			front := behind(t, primary.Addr())
+			s := v.on(t, "redis://"+front.Addr())
 			a, b := attach(t, s, "n"), attach(t, s, "n")
 			a.set("who", "primary")
 			replicated(t, replica, valueKey("of:{n:", "who"), "primary")
@@ -156,7 +157,7 @@ func TestReplacedUnderACrowd(t *testing.T) {
 			}
 			timer := time.AfterFunc(patience, func() { close(stop) })
 			defer timer.Stop()
-			front.turn(replica.Addr())
+			turn(front, replica.Addr())
 			wg.Wait()
 		})
 	}
@@ -168,12 +169,12 @@ func TestCutIsNoReplacement(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t, servers.RedisOptions{Args: []string{"--repl-diskless-sync-delay", "0"}})
-			front := newSwitch(t, server.Addr())
-			a := attach(t, v.on(t, front.url()), "n")
+			front := behind(t, server.Addr())
+			a := attach(t, v.on(t, "redis://"+front.Addr()), "n")
 			for i := range 5 {
 				want := fmt.Sprint(i)
 				a.succeeds("a set", func(ctx context.Context) error { _, err := a.Set(ctx, "k", []byte(want), time.Minute); return err })
-				front.cut()
+				front.Cut(faultproxy.RST)
 				a.succeeds("a get", func(ctx context.Context) error {
 					item, err := a.Get(ctx, "k")
 					if err == nil && string(item.Data) != want {
@@ -185,7 +186,7 @@ func TestCutIsNoReplacement(t *testing.T) {
 			// The first replica gives the primary a new replication id.
 			replica := servertest.Redis(t, servers.RedisOptions{Args: []string{"--replicaof", fmt.Sprint("127.0.0.1 ", server.Port())}})
 			inStep(t, replica)
-			front.cut()
+			front.Cut(faultproxy.RST)
 			a.succeeds("an answer", a.Ping)
 			ok(t, server.Pause())
 			ctx, cancel := context.WithTimeout(a.ctx, 50*time.Millisecond)
@@ -263,8 +264,8 @@ func TestReplacedWithoutInfo(t *testing.T) {
 	}
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			front := newSwitch(t, server.Addr())
-			a := attach(t, v.on(t, "redis://cache:secret@"+front.addr()), unique(t))
+			front := behind(t, server.Addr())
+			a := attach(t, v.on(t, "redis://cache:secret@"+front.Addr()), unique(t))
 			a.set("k", "v")
 			for range 20 {
 				a.get("k")
@@ -273,7 +274,7 @@ func TestReplacedWithoutInfo(t *testing.T) {
 				t.Fatalf("told of %d replacements over the first connection", n)
 			}
 			for cuts := 1; cuts <= 3; cuts++ {
-				front.cut()
+				front.Cut(faultproxy.RST)
 				if told := a.succeeds("an answer", a.Ping); told < cuts {
 					t.Errorf("told %d times after %d cuts", told, cuts)
 				}

@@ -48,18 +48,15 @@ func (g *guard) do(ctx context.Context, c *conn, cmd rueidis.Completed) rueidis.
 		g.leave(ctx, c, result.NonRedisError())
 		return result
 	}
-	out := make(chan rueidis.RedisResult, 1)
-	go func() {
+	result, err := patiently(ctx, func() (rueidis.RedisResult, error) {
 		result := c.Do(ctx, cmd)
 		g.leave(ctx, c, result.NonRedisError())
-		out <- result
-	}()
-	select {
-	case result := <-out:
-		return result
-	case <-ctx.Done():
-		return rueidis.NewErrorResult(ctx.Err())
+		return result, nil
+	})
+	if err != nil {
+		return rueidis.NewErrorResult(err)
 	}
+	return result
 }
 
 func (g *guard) doMulti(ctx context.Context, c *conn, cmds []rueidis.Completed) []rueidis.RedisResult {
@@ -72,17 +69,35 @@ func (g *guard) doMulti(ctx context.Context, c *conn, cmds []rueidis.Completed) 
 		g.leave(ctx, c, firstFailure(results))
 		return results
 	}
-	out := make(chan []rueidis.RedisResult, 1)
-	go func() {
+	results, err := patiently(ctx, func() ([]rueidis.RedisResult, error) {
 		results := c.DoMulti(ctx, cmds...)
 		g.leave(ctx, c, firstFailure(results))
-		out <- results
+		return results, nil
+	})
+	if err != nil {
+		return repeatError(err, n)
+	}
+	return results
+}
+
+// patiently makes a call in a goroutine, and leaves it behind when the context ends. The
+// error is the call's or the context's.
+func patiently[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	out := make(chan outcome, 1)
+	go func() {
+		value, err := call()
+		out <- outcome{value, err}
 	}()
 	select {
-	case results := <-out:
-		return results
+	case o := <-out:
+		return o.value, o.err
 	case <-ctx.Done():
-		return repeatError(ctx.Err(), n)
+		var none T
+		return none, ctx.Err()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onefill/onefill/internal/faultproxy"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/store"
@@ -73,6 +74,22 @@ func (v variant) on(t testing.TB, url string) *Store {
 	s := v.make(t, url)
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// behind is an address behind which one server after the other may be, as behind a name
+// or a load balancer.
+func behind(t testing.TB, server string) *faultproxy.Proxy {
+	t.Helper()
+	p, err := faultproxy.Start(server)
+	ok(t, err)
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// turn sends everybody to another server.
+func turn(front *faultproxy.Proxy, server string) {
+	front.SetTarget(server)
+	front.Cut(faultproxy.RST)
 }
 
 // rig is a session with what it has heard.

@@ -153,17 +153,21 @@ func track(ctx context.Context, wire rueidis.DedicatedClient) error {
 	return nil
 }
 
-// askIdentity asks a client's server who it is. A refusal is an identity that is not
-// known.
+// askIdentity asks a client's server who it is, in one round trip. A refusal is an
+// identity that is not known.
 func askIdentity(ctx context.Context, client rueidis.CommandClient) (identity, error) {
-	info := make([]string, 2)
-	for i, section := range []string{"server", "replication"} {
-		text, err := client.Do(ctx, client.B().Arbitrary("INFO", section).Build()).ToString()
+	sections, info := [...]string{"server", "replication"}, [2]string{}
+	var cmds []rueidis.Completed
+	for _, section := range sections {
+		cmds = append(cmds, client.B().Arbitrary("INFO", section).Build())
+	}
+	for i, result := range client.DoMulti(ctx, cmds...) {
+		text, err := result.ToString()
 		if _, refused := asRefusal(err); refused {
 			return identity{}, nil
 		}
 		if err != nil {
-			return identity{}, fmt.Errorf("INFO %s: %w", section, err)
+			return identity{}, fmt.Errorf("INFO %s: %w", sections[i], err)
 		}
 		info[i] = text
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/onefill/onefill/queue"
@@ -107,7 +108,7 @@ func (b *batch) judge(part []int, a answer) (again []int) {
 		byID[id] = nil
 	}
 	for _, f := range a.failed {
-		byID[str(f.Id)] = entryFailure(b.addr, b.op, f, b.claimed)
+		byID[aws.ToString(f.Id)] = entryFailure(b.addr, b.op, f, b.claimed)
 	}
 	for _, i := range part {
 		err, told := byID[strconv.Itoa(i)]

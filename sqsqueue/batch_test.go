@@ -95,8 +95,7 @@ func TestFailedEntriesAreSentAgain(t *testing.T) {
 // What fails to the end is told, entry by entry, and each with what it is worth trying.
 func TestEntriesThatFailAreTold(t *testing.T) {
 	inBubble(t, "q", Options{}, func(w *world) {
-		f := &failing{op: "SendMessageBatch", entry: func(_, i int) *sqsfake.Error { return refused }}
-		f.entry = func(try, i int) *sqsfake.Error {
+		f := &failing{op: "SendMessageBatch", entry: func(try, i int) *sqsfake.Error {
 			switch {
 			case try == 1 && i == 1:
 				return refused
@@ -104,7 +103,7 @@ func TestEntriesThatFailAreTold(t *testing.T) {
 				return internal
 			}
 			return nil
-		}
+		}}
 		w.fake.SetFault(f.plan)
 		ids, err := w.q.Enqueue(w.Context(), job("a"), job("b"), job("c"), job("d"))
 		for i, wantUnavailable := range []bool{false, false, true, false} {
@@ -116,6 +115,9 @@ func TestEntriesThatFailAreTold(t *testing.T) {
 		}
 		if !slices.Equal(f.sizes, []int{4, 1, 1, 1}) {
 			w.Errorf("requests of %v entries, want 4, 1, 1, 1", f.sizes)
+		}
+		if m := w.q.Metrics(); m.Sent != 2 || m.EntryRetries != 3 || m.EntryFailures != 1 {
+			w.Errorf("%+v, want 2 jobs sent, 3 entries sent again and one that failed", m)
 		}
 		if n := len(w.fake.Messages("q")); n != 2 {
 			w.Errorf("%d messages, want 2", n)

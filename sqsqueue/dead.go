@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/onefill/onefill/queue"
@@ -83,8 +84,8 @@ func (l *look) show(messages []types.Message, visit func(*letter) bool) (enough 
 	round := false
 	for i := range messages {
 		m := &messages[i]
-		_, seen := l.handles[str(m.MessageId)]
-		l.handles[str(m.MessageId)] = str(m.ReceiptHandle)
+		_, seen := l.handles[aws.ToString(m.MessageId)]
+		l.handles[aws.ToString(m.MessageId)] = aws.ToString(m.ReceiptHandle)
 		if seen {
 			round = true
 		} else if !enough {
@@ -114,8 +115,8 @@ func (l *look) missing(op, id string) error {
 }
 
 func readLetter(m *types.Message) *letter {
-	job, e := decode(str(m.Body), str(m.MessageId))
-	l := &letter{message: str(m.MessageId), handle: str(m.ReceiptHandle)}
+	job, e := decode(aws.ToString(m.Body), aws.ToString(m.MessageId))
+	l := &letter{message: aws.ToString(m.MessageId), handle: aws.ToString(m.ReceiptHandle)}
 	l.Job = job
 	a := func(name types.MessageSystemAttributeName) string { return m.Attributes[string(name)] }
 	if e.Dead != nil && e.Dead.ID != "" {

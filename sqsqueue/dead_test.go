@@ -38,8 +38,8 @@ func TestDeadIsTriedAgain(t *testing.T) {
 	}
 }
 
-// The lease has ended and somebody else has the job: no letter. Nobody else has it: the
-// letter is sent.
+// The lease has ended, whether somebody else has the job by now or nobody: no letter is
+// sent, and the job comes again.
 func TestDeadAfterTheLease(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		inBubble(t, "q", Options{}, func(w *world) {
@@ -53,7 +53,7 @@ func TestDeadAfterTheLease(t *testing.T) {
 			}
 			err = queue.ErrorOf(w.q.Dead(w.Context(), queue.Death{Token: d.Token, Reason: "late"}), 0)
 			// A lease that is over cannot be taken again: SQS says that the message is not
-			// in flight, whoever has it. So both are refused, and the job comes again.
+			// in flight, whoever has it.
 			if err != queue.ErrLeaseLost || len(w.fake.Messages("q-dead")) != 0 || len(w.fake.Messages("q")) != 1 {
 				w.Errorf("taken %t: Dead: %v, %d letters", taken, err, len(w.fake.Messages("q-dead")))
 			}

@@ -24,7 +24,7 @@
 //   - Attempts are SQS's count of receives, a good guess. Whatever comes back counts, also
 //     jobs that were not begun. Beyond the queue's maxReceiveCount SQS moves a job to the
 //     dead letters by itself, without the handler's error: a worker whose MaxAttempts is
-//     smaller buries it before, with the error.
+//     not larger, as by default, buries it before, with the error.
 //   - The error of a failed attempt is not kept, and jobs are not merged.
 //   - Whole seconds; a Delay of 15 minutes, a lease of 12 hours in all, 10 jobs in one
 //     Receive, 1 MiB in one message (as the queue's MaximumMessageSize says; Caps.MaxPayload

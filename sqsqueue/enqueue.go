@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -91,9 +92,9 @@ func (q *Queue) send(ctx context.Context, op, queueURL string, messages []outgoi
 		}
 		a := answer{failed: out.Failed}
 		for _, e := range out.Successful {
-			a.done = append(a.done, str(e.Id))
-			if n, err := strconv.Atoi(str(e.Id)); err == nil && n < len(ids) {
-				ids[n] = str(e.MessageId)
+			a.done = append(a.done, aws.ToString(e.Id))
+			if n, err := strconv.Atoi(aws.ToString(e.Id)); err == nil && n < len(ids) {
+				ids[n] = aws.ToString(e.MessageId)
 			}
 		}
 		return a, nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
@@ -110,7 +111,7 @@ func trimCode(code string) string { return strings.TrimPrefix(code, "AWS.SimpleQ
 // entryFailure is one entry's part of a batch that was answered; claimed: the entry names
 // a claim.
 func entryFailure(addr, op string, f types.BatchResultErrorEntry, claimed bool) error {
-	code, message := trimCode(str(f.Code)), str(f.Message)
+	code, message := trimCode(aws.ToString(f.Code)), aws.ToString(f.Message)
 	if claimed && leaseLost(code, message) {
 		return queue.ErrLeaseLost
 	}
@@ -127,11 +128,4 @@ func leaseLost(code, message string) bool {
 		return strings.Contains(strings.ToLower(strings.ReplaceAll(message, " ", "")), "receipthandle")
 	}
 	return false
-}
-
-func str(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -171,7 +172,7 @@ func (q *Queue) giveBack(ctx context.Context, queueURL string, messages []types.
 	defer cancel()
 	handles := make([]string, len(messages))
 	for i := range messages {
-		handles[i] = str(messages[i].ReceiptHandle)
+		handles[i] = aws.ToString(messages[i].ReceiptHandle)
 	}
 	errs := q.changeVisibility(ctx, opNack, queueURL, handles, make([]int32, len(handles)), make([]error, len(handles)))
 	q.metrics.givenBack.Add(countNil(errs))
@@ -189,10 +190,10 @@ func (q *Queue) deliveries(ctx context.Context, out *sqs.ReceiveMessageOutput, r
 	var early []tooEarly
 	for i := range out.Messages {
 		m := received{Message: &out.Messages[i]}
-		m.job, m.envelope = decode(str(m.Body), str(m.MessageId))
+		m.job, m.envelope = decode(aws.ToString(m.Body), aws.ToString(m.MessageId))
 		m.read(serverNow)
 		if left := m.due.Sub(m.now); q.fifo && left > 0 {
-			early = append(early, tooEarly{str(m.ReceiptHandle), int32(seconds(left).Seconds())})
+			early = append(early, tooEarly{aws.ToString(m.ReceiptHandle), int32(seconds(left).Seconds())})
 			continue
 		}
 		ds = append(ds, q.deliver(&m, r.Lease, now))
@@ -238,8 +239,8 @@ func (q *Queue) deliver(m *received, lease time.Duration, now time.Time) queue.D
 		attempt-- // the first look came before it was due
 	}
 	d := queue.Delivery{
-		Job: m.job, ID: str(m.MessageId), Attempt: attempt,
-		Token: q.token(parts{str(m.MessageId), str(m.ReceiptHandle), attempt, str(m.Body)}),
+		Job: m.job, ID: aws.ToString(m.MessageId), Attempt: attempt,
+		Token: q.token(parts{aws.ToString(m.MessageId), aws.ToString(m.ReceiptHandle), attempt, aws.ToString(m.Body)}),
 		// The lease began before the answer came, we do not know when.
 		Deadline: now.Add(seconds(lease) - min(lease/10, time.Second)),
 		Age:      max(0, m.now.Sub(m.sent)),
@@ -250,7 +251,7 @@ func (q *Queue) deliver(m *received, lease time.Duration, now time.Time) queue.D
 	if d.Kind == RawKind {
 		q.metrics.foreign.Add(1)
 	}
-	q.claims.add(&claim{id: d.ID, handle: str(m.ReceiptHandle), received: now, deadline: now.Add(seconds(lease))})
+	q.claims.add(&claim{id: d.ID, handle: aws.ToString(m.ReceiptHandle), received: now, deadline: now.Add(seconds(lease))})
 	if q.fifo {
 		q.groups.delivered(m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)], d.Lag)
 	}

@@ -142,8 +142,8 @@ func TestExtendIsTriedAgain(t *testing.T) {
 		}}}})
 		w.until("it is done", func() bool { return worker.Stats().Done == 1 })
 		must(w, worker.Stop(w.Context()))
-		if s := worker.Stats(); s.Received != 1 || w.q.Metrics().EntryRetries == 0 {
-			w.Errorf("%+v, %d entries were sent again", s, w.q.Metrics().EntryRetries)
+		if s, m := worker.Stats(), w.q.Metrics(); s.Received != 1 || m.EntryRetries == 0 || m.Extended == 0 || m.Deleted != 1 {
+			w.Errorf("%+v, %+v; want one delivery, extended, with entries that were sent again, and one message deleted", s, m)
 		}
 	})
 }
@@ -232,6 +232,9 @@ func TestForeignMessages(t *testing.T) {
 			must(w, err)
 			if len(ls) != 1 || ls[0].Kind != RawKind {
 				w.Fatalf("letters: %+v", ls)
+			}
+			if m := w.q.Metrics(); m.Foreign != 2 || m.Received != 2 || m.Returned != 1 || m.Buried != 1 {
+				w.Errorf("%+v, want two deliveries, both foreign, one given back and one buried", m)
 			}
 			_, err = w.q.ReplayDead(w.Context(), ls[0].ID)
 			must(w, err)

@@ -118,8 +118,8 @@ func (s *settings) deadDiffers(dead *settings) (wrong []string) {
 // adjust changes what differs, but nothing that is larger than asked for.
 func (s *settings) adjust(ctx context.Context, client *sqs.Client, queueURL string, o *Options) error {
 	attrs := make(map[string]string)
-	if want := max(o.Visibility, o.HandlerTimeout); s.visibility < want {
-		s.visibility = seconds(want)
+	if s.visibility < o.Visibility { // which covers HandlerTimeout
+		s.visibility = o.Visibility
 		attrs[visibilityAttr] = inSeconds(s.visibility)
 	}
 	if s.wait < o.Wait {

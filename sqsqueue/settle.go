@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -70,7 +71,7 @@ func (q *Queue) delete(ctx context.Context, op, queueURL string, handles []strin
 		}
 		a := answer{failed: out.Failed}
 		for _, e := range out.Successful {
-			a.done = append(a.done, str(e.Id))
+			a.done = append(a.done, aws.ToString(e.Id))
 		}
 		return a, nil
 	}
@@ -91,7 +92,7 @@ func (q *Queue) Extend(ctx context.Context, lease time.Duration, ts ...queue.Tok
 	start := time.Now()
 	for i := range ts {
 		if t.errs[i] == nil {
-			lasts[i], t.errs[i] = q.visibility(opExtend, t.ids[i], t.handles[i], lease)
+			lasts[i], t.errs[i] = q.visibility(t.ids[i], t.handles[i], lease)
 		}
 		if t.errs[i] == nil && lasts[i] == 0 {
 			t.errs[i] = refusal(q.url, opExtend, errHeldTooLong)
@@ -112,7 +113,7 @@ var errHeldTooLong = errors.New("the message has been held for 12 h, longer than
 
 // visibility is for how long a message is to stay away, in seconds: as long as asked for,
 // as far as the 12 h from its receipt allow.
-func (q *Queue) visibility(op, id, handle string, d time.Duration) (int32, error) {
+func (q *Queue) visibility(id, handle string, d time.Duration) (int32, error) {
 	c, ok, newer := q.claims.get(id, handle)
 	if newer {
 		return 0, queue.ErrLeaseLost
@@ -135,7 +136,7 @@ func (q *Queue) Nack(ctx context.Context, returns ...queue.Return) error {
 	delays := make([]int32, len(returns))
 	for i := range returns {
 		if t.errs[i] == nil {
-			delays[i], t.errs[i] = q.visibility(opNack, t.ids[i], t.handles[i], returns[i].Delay)
+			delays[i], t.errs[i] = q.visibility(t.ids[i], t.handles[i], returns[i].Delay)
 		}
 	}
 	q.changeVisibility(ctx, opNack, q.url, t.handles, delays, t.errs)
@@ -164,7 +165,7 @@ func (q *Queue) changeVisibility(ctx context.Context, op, queueURL string, handl
 		}
 		a := answer{failed: out.Failed}
 		for _, e := range out.Successful {
-			a.done = append(a.done, str(e.Id))
+			a.done = append(a.done, aws.ToString(e.Id))
 		}
 		return a, nil
 	}

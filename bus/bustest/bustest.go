@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) (a, b bus.Bus)) {
 type ear struct {
 	t     *testing.T
 	stop  func()
+	calls sync.Mutex // held by the one call that is under way
 	mu    sync.Mutex
 	heard [][]byte
 	more  chan struct{}
@@ -46,6 +48,12 @@ func listen(t *testing.T, b bus.Bus, topic string) *ear {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	stop, err := b.Subscribe(ctx, topic, func(m []byte) {
+		if !e.calls.TryLock() {
+			t.Error("called while another call is under way")
+			return
+		}
+		defer e.calls.Unlock()
+		runtime.Gosched() // others may come in between
 		e.mu.Lock()
 		e.heard = append(e.heard, bytes.Clone(m))
 		e.mu.Unlock()

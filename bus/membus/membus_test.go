@@ -12,6 +12,7 @@ import (
 	"github.com/onefill/onefill/bus"
 	"github.com/onefill/onefill/bus/bustest"
 	"github.com/onefill/onefill/bus/membus"
+	"github.com/onefill/onefill/internal/bubble"
 )
 
 func TestConformance(t *testing.T) {
@@ -40,7 +41,7 @@ func TestFaults(t *testing.T) {
 		"hold":      {membus.Fault{}, context.DeadlineExceeded, "[]", "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := membus.New()
 				var mu sync.Mutex
 				var heard []string

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // Test is synctest.Test that works under the race detector. There, when timers
@@ -20,6 +21,13 @@ func Test(t *testing.T, test func(t *testing.T)) {
 		defer one.enter()()
 	}
 	synctest.Test(t, test)
+}
+
+// After lets time pass, and everybody come to where only the test, or time, can move them
+// on. It panics outside of a bubble, where a sleep would be a race with the machine.
+func After(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // one keeps the process on one processor while any bubble is there.

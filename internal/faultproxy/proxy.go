@@ -139,7 +139,8 @@ func (p *Proxy) Heal() {
 }
 
 // SetTarget sends the connections of the future to another server. Those that are
-// open stay where they are; a failover cuts them, too.
+// open stay where they are; a failover cuts them, too. One that is being made at that
+// moment is reset, so that none is left at the old server after a Cut.
 func (p *Proxy) SetTarget(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,14 +260,16 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 	c := &conn{p: p, client: client, server: server.(*net.TCPConn), dead: make(chan struct{})}
 	p.mu.Lock()
-	if p.stopped {
-		p.mu.Unlock()
+	passes := p.target == target && !p.refuses && !p.stopped // still: it may have changed while this dialled
+	if passes {
+		p.conns[c] = struct{}{}
+	}
+	p.mu.Unlock()
+	if !passes {
 		reset(client)
 		reset(c.server)
 		return
 	}
-	p.conns[c] = struct{}{}
-	p.mu.Unlock()
 	c.pass()
 }
 

@@ -451,6 +451,37 @@ func TestSetTarget(t *testing.T) {
 	}
 }
 
+// A connection that is being made when its server is replaced, or when connections begin
+// to be refused, is one of neither the past nor the future: a Cut would miss it. The
+// interleaving: a client has connected, and the connect to the server hangs | the change |
+// the connect gets through.
+func TestChangedWhileConnecting(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("connects can be made to hang on Linux only")
+	}
+	for name, change := range map[string]func(p *Proxy){
+		"another target": func(p *Proxy) { p.SetTarget("127.0.0.1:1") },
+		"refusal":        func(p *Proxy) { p.Refuse(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, server := between(t)
+			p, err := Start(server.Addr())
+			must(t, err)
+			t.Cleanup(p.Stop)
+			must(t, server.HangConnects(true))
+			c := dial(t, p)
+			c.say("x")
+			until(t, "the proxy dials", func() bool { return p.Accepted() == 1 })
+			change(p)
+			server.Heal()
+			c.ends(RST)
+			if got := e.has(); got != "" {
+				t.Errorf("the server got %q", got)
+			}
+		})
+	}
+}
+
 func TestDeadTargetAndRefusal(t *testing.T) {
 	e, p := between(t)
 	p.Refuse(true)

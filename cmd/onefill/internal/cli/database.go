@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/onefill/onefill/pgqueue"
-	"github.com/onefill/onefill/queue"
 	"github.com/spf13/cobra"
 )
 
@@ -76,23 +75,9 @@ func ask[T any](ctx context.Context, d *database, question func(context.Context)
 	return question(ctx)
 }
 
-// printJSON prints one line. What cannot be printed is somebody's closed pipe.
+// printJSON prints one line.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// eachFailed tells apart the entries of a call that has failed for some of them; ok is false
-// if it has failed as a whole.
-func eachFailed(err error, n int) (errs []error, ok bool) {
-	var es queue.Errors
-	if err != nil && !errors.As(err, &es) {
-		return nil, false
-	}
-	errs = make([]error, n)
-	for i := range errs {
-		errs[i] = queue.ErrorOf(err, i)
-	}
-	return errs, true
 }

@@ -112,21 +112,17 @@ func (r *deadRun) all(ctx context.Context, s selection) error {
 
 // these acts on letters. A letter that fails is noted; the error is one of the whole call.
 func (r *deadRun) these(ctx context.Context, ids []string) error {
-	var newIDs []string
-	_, err := ask(ctx, r.d, func(ctx context.Context) (_ struct{}, err error) {
-		newIDs, err = r.action.do(ctx, r.q, ids)
-		return struct{}{}, err
-	})
-	errs, ok := eachFailed(err, len(ids))
-	if !ok {
+	newIDs, err := ask(ctx, r.d, func(ctx context.Context) ([]string, error) { return r.action.do(ctx, r.q, ids) })
+	var each queue.Errors
+	if err != nil && !errors.As(err, &each) {
 		return err
 	}
 	for i, id := range ids {
 		line := outcomeLine{ID: id, NewID: newIDs[i]}
-		if errs[i] != nil {
+		if failed := queue.ErrorOf(err, i); failed != nil {
 			r.failed++
-			line.Error, line.NewID = errs[i].Error(), ""
-			if errors.Is(errs[i], queue.ErrUnknown) {
+			line.Error, line.NewID = failed.Error(), ""
+			if errors.Is(failed, queue.ErrUnknown) {
 				line.Error = "no such dead letter, or it was replayed already"
 			}
 			if r.first == nil {

@@ -37,7 +37,7 @@ compared with its row. It needs PostgreSQL and a Redis of the lab's own.
 
 The lab asserts what onefill guarantees; for the other modes it reports what
 happened. It writes report.html, plots and the raw logs to a directory. All of it
-takes less than a minute.
+takes about a minute.
 
 Figures: loads are counted in a row of the database by each operation itself.
 Commands are what the store's server executed, so everybody who uses a given

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The exit codes, as the help of every command names them.
+// The exit codes. The help of every command says what they mean there.
 const (
 	exitOK          = 0
 	exitFailed      = 1

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +30,9 @@ be loaded again, and comes on top.
 
 `
 
+const sizeExitHelp = `Exit codes: 0 done, 1 not done, such as a plot that cannot be written, 2 bad input or a
+target that cannot be reached, 130 interrupted.`
+
 // sizeFlags are what the command line says.
 type sizeFlags struct {
 	trace, match, separator, svg string
@@ -43,7 +45,7 @@ func newSize() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "size",
 		Short: "Says how large a cache must be for a hit rate, from a trace of keys",
-		Long:  sizeLong + exitHelp,
+		Long:  sizeLong + sizeExitHelp,
 		Example: "  onefill size --trace keys.txt --target 0.95\n" +
 			"  onefill size --trace trace.csv.gz --separator , --column 2 --size-column 4\n" +
 			"  onefill size --trace access.log --match '\"GET ([^ ?]+)' --size-column 7 --svg curve.svg",
@@ -60,7 +62,7 @@ func newSize() *cobra.Command {
 	f.StringVar(&s.separator, "separator", "", "character between columns, or tab; quotes as in CSV (default: blanks; quotes and brackets hold a column together, as in access logs)")
 	f.IntVar(&s.options.Keep, "keep", size.DefaultKeep, "requests to keep in memory, up to 250 bytes each; of a longer trace keys are sampled")
 	f.StringVar(&s.svg, "svg", "", "file for a plot of both curves")
-	f.BoolVar(&s.asJSON, "json", false, "print one JSON object, and nothing else")
+	f.BoolVar(&s.asJSON, "json", false, asJSONUsage)
 	return cmd
 }
 
@@ -178,7 +180,7 @@ func sizeProgress(bar *progress, length int64) func(size.Progress) {
 func (s *sizeFlags) print(cmd *cobra.Command, res *size.Result) error {
 	stdout := cmd.OutOrStdout()
 	if s.asJSON {
-		if err := json.NewEncoder(stdout).Encode(res); err != nil {
+		if err := printJSON(stdout, res); err != nil {
 			return err
 		}
 	} else {

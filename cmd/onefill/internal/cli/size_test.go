@@ -180,6 +180,16 @@ func TestSizeOfLongTrace(t *testing.T) {
 	}
 }
 
+// TestSizeOfTabs: columns between tabs may hold blanks.
+func TestSizeOfTabs(t *testing.T) {
+	for _, tab := range []string{"tab", `\t`} {
+		got := sizeJSON(t, strings.NewReader("1\ta b\n2\ta c\n3\ta b\n"), "--trace", "-", "--column", "2", "--separator", tab, "--target", "0.3")
+		if got.Requests != 3 || got.Keys != 2 {
+			t.Errorf("--separator %s: %+v", tab, got)
+		}
+	}
+}
+
 // TestSizeBadInput: exit code 2, a message that says where, nothing on standard output.
 func TestSizeBadInput(t *testing.T) {
 	log := traceFile(t, "access.log", sizeTrace())
@@ -239,7 +249,7 @@ func TestSizeHelp(t *testing.T) {
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"Exit codes: 0", "--trace", "--target", "--size-column", "W-TinyLFU", "--keep", "standard input"} {
+	for _, want := range []string{"Exit codes: 0 done", "target that cannot be reached", "--trace", "--target", "--size-column", "W-TinyLFU", "--keep", "standard input"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the help has no %q", want)
 		}

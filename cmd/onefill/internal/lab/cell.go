@@ -66,11 +66,8 @@ func (c *cell) prepare(ctx context.Context) error {
 	if c.scenario.policy != nil {
 		setup.Policy = c.scenario.policy(c)
 	}
-	switch {
-	case c.scenario.prepare != nil:
+	if c.scenario.prepare != nil {
 		return c.scenario.prepare(ctx, c, setup)
-	case c.scenario.traffic:
-		return c.prepareTraffic(ctx, setup)
 	}
 	if err := c.run.origin.Plan(ctx, c.key, c.scenario.plan(cfg)); err != nil {
 		return fmt.Errorf("write the row: %w", err)

@@ -48,17 +48,12 @@ func commitPolicy(*cell) policy { return policy{StoreTimeout: storeTimeout} }
 // commitNeeds: what it shows depends on a store that keeps its data, and the queue is on
 // PostgreSQL.
 func commitNeeds(r *run) string {
-	if r.store.damage != nil {
-		if _, keeps := r.store.damage.faults.(keeper); !keeps {
-			return "needs a Redis of the lab's own, which is stopped and started with its data"
-		}
-	}
-	needed := r.needed(r.connections) + commitConnections
+	_, keeps := r.store.damage.faults.(keeper)
 	switch {
+	case !keeps:
+		return "needs a Redis of the lab's own, which is stopped and started with its data"
 	case r.spec.Kind != originPostgres:
 		return "needs PostgreSQL, which has the queue"
-	case r.freeConnections > 0 && r.freeConnections < needed:
-		return fmt.Sprintf("needs %d connections to the database, of which the given one has %d left", needed, r.freeConnections)
 	}
 	return ""
 }
@@ -122,8 +117,6 @@ func prepareCommit(ctx context.Context, c *cell, setup cellSetup) error {
 	})
 	return err
 }
-
-func (c *cell) readers() fleet { return c.run.fleet[:c.run.trafficProcesses()] }
 
 // playCommit lets writers, workers and readers run, kills and stops what it may, lets the queue
 // become empty, and compares.

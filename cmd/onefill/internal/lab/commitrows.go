@@ -28,15 +28,10 @@ func (p *postgres) fillRows(ctx context.Context, cell string, n int, wait time.D
 	})
 }
 
-// execer is a transaction or a pool.
-type execer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // change gives a row its next version.
-func (p *postgres) change(ctx context.Context, in execer, key string) error {
+func (p *postgres) change(ctx context.Context, tx pgx.Tx, key string) error {
 	var version int64
-	return in.QueryRow(ctx, `UPDATE `+p.schema+`.item SET body = $2 || (substr(body, length($2) + 1)::bigint + 1)
+	return tx.QueryRow(ctx, `UPDATE `+p.schema+`.item SET body = $2 || (substr(body, length($2) + 1)::bigint + 1)
 		WHERE key = $1 RETURNING substr(body, length($2) + 1)::bigint`, key, rowPrefix).Scan(&version)
 }
 

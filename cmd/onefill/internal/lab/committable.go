@@ -58,14 +58,6 @@ func (t *table) commits() {
 		return
 	}
 	const idWidth, nameWidth = 11, 26
-	line := func(name string, cell func(col commitColumn) (string, tone)) {
-		text := padRight(name, nameWidth)
-		for _, col := range commitColumns {
-			s, tn := cell(col)
-			text += "  " + t.paint(padLeft(s, max(utf8.RuneCountInString(col.head), 7)), tn)
-		}
-		fmt.Fprintln(t.w, text)
-	}
 	var heads strings.Builder
 	for _, col := range commitColumns {
 		heads.WriteString("  " + t.bold(padLeft(col.head, 7)))
@@ -76,13 +68,12 @@ func (t *table) commits() {
 		if !ok {
 			continue
 		}
-		line(padRight(row.scenario.ID, idWidth)+mode, func(col commitColumn) (string, tone) {
+		line := padRight(padRight(row.scenario.ID, idWidth)+mode, nameWidth)
+		for _, col := range commitColumns {
 			c := col.of(res.Commit)
-			if c.text == "" {
-				c.text = "–"
-			}
-			return c.text, c.tone
-		})
+			line += "  " + t.paint(padLeft(c.shown(), max(utf8.RuneCountInString(col.head), 7)), c.tone)
+		}
+		fmt.Fprintln(t.w, line)
 	}
 	for _, text := range wrap(t.report.aboutCommits(row), 110) {
 		fmt.Fprintln(t.w, text)
@@ -96,7 +87,6 @@ func (r *Report) commitTable() pageTable {
 	if !played {
 		return pageTable{}
 	}
-	classes := map[tone]string{toneGood: "good", toneBad: "bad"}
 	p := pageTable{Title: "The commit and the cache", About: r.aboutCommits(row)}
 	for _, col := range commitColumns {
 		p.Modes = append(p.Modes, col.head)
@@ -108,11 +98,7 @@ func (r *Report) commitTable() pageTable {
 		}
 		line := pageRow{Name: mode}
 		for _, col := range commitColumns {
-			c := col.of(res.Commit)
-			if c.text == "" {
-				c.text = "–"
-			}
-			line.Cells = append(line.Cells, pageCell{c.text, classes[c.tone]})
+			line.Cells = append(line.Cells, col.of(res.Commit).onPage())
 		}
 		p.Rows = append(p.Rows, line)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -15,9 +14,6 @@ import (
 	"github.com/onefill/onefill/pgqueue"
 	"github.com/onefill/onefill/queue"
 )
-
-// quietLog is for what is to fail in a scenario.
-var quietLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // cacheName is the name of onefill's cache in a run.
 func cacheName(run string) string { return "lab-" + run }
@@ -178,7 +174,7 @@ func applyJobs(ctx context.Context, stop <-chan struct{}, name string, cache *ca
 	if err != nil {
 		panic(err)
 	}
-	worker, err := queue.NewWorker(queue.WorkerOptions{Queue: q, Handlers: handlers, Concurrency: 2, Lease: workerLease, Logger: quietLog})
+	worker, err := queue.NewWorker(queue.WorkerOptions{Queue: q, Handlers: handlers, Concurrency: 2, Lease: workerLease, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}

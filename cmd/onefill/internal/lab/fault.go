@@ -105,14 +105,23 @@ func (d *damaged) set(down, frozen bool) {
 
 // whyNot says why a scenario cannot be played on this run's servers, or nothing.
 func (r *run) whyNot(s *Scenario) string {
-	switch {
-	case s.faulty && r.store.damage == nil:
+	if s.faulty && r.store.damage == nil {
 		return "stop or kill the store, which the lab does to one of its own only, not to a given one"
-	case s.traffic && r.freeConnections > 0 && r.freeConnections < r.needed(r.trafficConnections):
-		return fmt.Sprintf("need %d connections to the database, of which the given one has %d left", r.needed(r.trafficConnections), r.freeConnections)
 	}
 	if s.needs != nil {
-		return s.needs(r)
+		if why := s.needs(r); why != "" {
+			return why
+		}
+	}
+	verb, needed := "need", 0
+	switch {
+	case s.traffic:
+		needed = r.needed(r.trafficConnections)
+	case s.beside > 0:
+		verb, needed = "needs", r.held()+s.beside
+	}
+	if r.freeConnections > 0 && r.freeConnections < needed {
+		return fmt.Sprintf("%s %d connections to the database, of which the given one has %d left", verb, needed, r.freeConnections)
 	}
 	return ""
 }

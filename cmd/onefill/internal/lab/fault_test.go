@@ -115,6 +115,7 @@ func TestLeaveOut(t *testing.T) {
 		{"given store", ScenarioIDs(), given, 0, "S1 S2 S3 S4 S5 S6 release", "S7, killed, frozen, cold and commit, which stop or kill the store", ""},
 		{"small database", ScenarioIDs(), own, 30, "S1 S2 S3 S4 S5 S6 S7 release", "killed, frozen and cold, which need 66 connections to the database, of which the given one has 30 left", ""},
 		{"smaller database", ScenarioIDs(), own, 30, "S1 S2 S3 S4 S5 S6 S7 release", "commit, which needs 33 connections to the database, of which the given one has 30 left", ""},
+		{"room for one of them", ScenarioIDs(), own, 70, "S1 S2 S3 S4 S5 S6 S7 release killed frozen cold", "commit, which needs 81 connections to the database, of which the given one has 70 left", ""},
 		{"nothing left", []string{"S7", "cold"}, given, 0, "", "", "S7 and cold, which stop or kill the store"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,6 +138,20 @@ func TestLeaveOut(t *testing.T) {
 				t.Errorf("notes: %q", notes)
 			}
 		})
+	}
+}
+
+// TestPrivateDatabaseHasRoom: on servers of the lab's own nothing is left out, however many
+// callers there are.
+func TestPrivateDatabaseHasRoom(t *testing.T) {
+	const reserved = 5 // for superusers, and what the server itself takes
+	for _, callers := range []int{12, 90, 300} {
+		r := &run{cfg: Defaults(), store: &storeServer{damage: &damaged{faults: redisFaults{}}}, spec: originSpec{Kind: originPostgres}, report: &Report{}}
+		r.cfg.Callers = callers
+		r.freeConnections = r.privateConnections() - reserved
+		if err := r.leaveOut(); err != nil || len(r.playable) != len(Scenarios) {
+			t.Errorf("%d callers: %d scenarios of %d, %v, %q", callers, len(r.playable), len(Scenarios), err, r.report.Environment.Notes)
+		}
 	}
 }
 

@@ -60,6 +60,9 @@ const maxTrafficProcesses = 4
 
 func (r *run) trafficProcesses() int { return min(r.cfg.Processes, maxTrafficProcesses) }
 
+// readers are the processes that make traffic.
+func (c *cell) readers() fleet { return c.run.fleet[:c.run.trafficProcesses()] }
+
 func (r *run) outageSize() outageSize {
 	if r.spec.Kind == originSQLite {
 		return sizeEmbedded
@@ -80,7 +83,7 @@ func outagePolicy(c *cell) policy {
 
 // prepareTraffic writes the rows and makes the processes ready. Those beyond
 // maxTrafficProcesses have nothing to do.
-func (c *cell) prepareTraffic(ctx context.Context, setup cellSetup) error {
+func prepareTraffic(ctx context.Context, c *cell, setup cellSetup) error {
 	if err := c.planTraffic(ctx, plan{Row: rowOld}); err != nil { // quick, for fill
 		return err
 	}
@@ -88,7 +91,7 @@ func (c *cell) prepareTraffic(ctx context.Context, setup cellSetup) error {
 	setup.TTLUS = outageTTL.Microseconds()
 	setup.Traffic = &traffic{Keys: size.keys, PerSecond: size.rate, Timeout: trafficTimeout,
 		Connections: size.connections, Patience: originPatience}
-	_, err := c.run.fleet[:c.run.trafficProcesses()].each(ctx, func(int) command {
+	_, err := c.readers().each(ctx, func(int) command {
 		return command{Op: opPrepare, Key: c.key, Cell: &setup}
 	})
 	return err
@@ -160,7 +163,7 @@ func playOutage(harm, repair func(ctx context.Context, o *outage) error, after t
 }
 
 func (o *outage) tellTraffic(ctx context.Context, order func(p int) command, hear func(reply)) error {
-	replies, err := o.run.fleet[:o.run.trafficProcesses()].each(ctx, order)
+	replies, err := o.readers().each(ctx, order)
 	if err == nil && hear != nil {
 		for _, r := range replies {
 			hear(r)

@@ -108,10 +108,7 @@ func (t *table) outages() {
 			line := padRight(name, nameWidth) + padRight(mode, 10)
 			for i, col := range outageColumns {
 				c := col.of(res.Outage)
-				if c.text == "" {
-					c.text = "–"
-				}
-				line += "  " + t.paint(padLeft(c.text, widths[i]), c.tone)
+				line += "  " + t.paint(padLeft(c.shown(), widths[i]), c.tone)
 			}
 			fmt.Fprintln(t.w, line)
 			name = ""
@@ -132,7 +129,6 @@ type pageOutage struct {
 }
 
 func (r *Report) pageOutages() []pageOutage {
-	classes := map[tone]string{toneGood: "good", toneBad: "bad"}
 	var all []pageOutage
 	for _, row := range r.outageRows() {
 		p := pageOutage{ID: row.scenario.ID, Title: row.scenario.Title, About: row.scenario.About}
@@ -147,11 +143,7 @@ func (r *Report) pageOutages() []pageOutage {
 			p.Traffic = res.Outage.aboutTraffic() // alike in all of them
 			line := pageRow{Name: mode}
 			for _, col := range outageColumns {
-				c := col.of(res.Outage)
-				if c.text == "" {
-					c.text = "–"
-				}
-				line.Cells = append(line.Cells, pageCell{c.text, classes[c.tone]})
+				line.Cells = append(line.Cells, col.of(res.Outage).onPage())
 			}
 			p.Table.Rows = append(p.Table.Rows, line)
 		}

@@ -93,21 +93,23 @@ func (r *Report) asserted() (n int) {
 	return n
 }
 
+func (c tableCell) onPage() pageCell {
+	classes := map[tone]string{toneGood: "good", toneBad: "bad"}
+	return pageCell{c.shown(), classes[c.tone]}
+}
+
 func (r *Report) pageTable(title, about string, of func(Result) tableCell) pageTable {
 	t := pageTable{Title: title, About: about, Modes: r.modes()}
-	classes := map[tone]string{toneGood: "good", toneBad: "bad"}
 	for _, row := range r.byScenario() {
 		line := pageRow{ID: row.scenario.ID, Name: row.scenario.Title}
 		for _, mode := range t.Modes {
-			cell := pageCell{Text: "–"}
+			var c tableCell
 			if res, ok := row.results[mode]; ok {
-				if c := of(res); c.text != "" {
-					cell = pageCell{c.text, classes[c.tone]}
-				}
+				c = of(res)
 			}
-			line.Cells = append(line.Cells, cell)
+			line.Cells = append(line.Cells, c.onPage())
 		}
-		if slices.ContainsFunc(line.Cells, func(c pageCell) bool { return c.Text != "–" }) {
+		if slices.ContainsFunc(line.Cells, func(c pageCell) bool { return c.Text != noFigure }) {
 			t.Rows = append(t.Rows, line)
 		}
 	}

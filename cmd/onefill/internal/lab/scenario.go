@@ -27,6 +27,8 @@ type Scenario struct {
 	faulty bool
 	// traffic: calls at even intervals for many keys instead of callers who come once.
 	traffic bool
+	// beside is how many connections to the origin it needs beside those of the readers.
+	beside int
 	// needs says what the run's servers lack for it, or nothing; nil: any will do.
 	needs func(r *run) string
 	// prepare makes rows and processes ready; nil: as in the other scenarios.
@@ -108,7 +110,7 @@ var Scenarios = []*Scenario{{
 		"The database works on so many operations at once; the others queue there, and fail at their deadline.",
 	Must: "never more operations at once than MaxLoads, and than MaxLoadsDegraded without the store; everybody served; the hit rate recovers",
 	load: outageLoad, policy: outagePolicy, keys: trafficKeys,
-	play: playOutage(killStore, healAfter(outageLasts, momentRestarted), outageAfter), demands: demandBounded,
+	prepare: prepareTraffic, play: playOutage(killStore, healAfter(outageLasts, momentRestarted), outageAfter), demands: demandBounded,
 }, {
 	ID: "frozen", Title: "the store hangs under load", faulty: true, traffic: true,
 	modes: []string{ModeNaive, ModeOnefill},
@@ -116,14 +118,14 @@ var Scenarios = []*Scenario{{
 		"Every mode waits 250 ms at most for one of the store's answers.",
 	Must: "the same",
 	load: outageLoad, policy: outagePolicy, keys: trafficKeys,
-	play: playOutage(freezeStore, healAfter(outageLasts, momentThawed), outageAfter), demands: demandBounded,
+	prepare: prepareTraffic, play: playOutage(freezeStore, healAfter(outageLasts, momentThawed), outageAfter), demands: demandBounded,
 }, {
 	ID: "cold", Title: "the store restarts empty", faulty: true, traffic: true,
 	modes: []string{ModeNaive, ModeLock, ModeOnefill},
 	About: "The same, but the store is back at once, and empty: every key is absent at the same moment.",
 	Must:  "never more operations at once than MaxLoads; everybody served; the hit rate recovers",
 	load:  outageLoad, policy: outagePolicy, keys: trafficKeys,
-	play: playOutage(killStore, healAfter(0, momentRestarted), coldAfter), demands: demandBounded,
+	prepare: prepareTraffic, play: playOutage(killStore, healAfter(0, momentRestarted), coldAfter), demands: demandBounded,
 }, {
 	ID: "commit", Title: "the commit and the cache", faulty: true,
 	modes: []string{ModeNaive, ModeOnefill},
@@ -131,7 +133,7 @@ var Scenarios = []*Scenario{{
 		"and workers apply it. Writers and workers are killed (SIGKILL) at random moments and replaced; the store is stopped and started with its data, twice. " +
 		"When all is quiet, what the store holds and what every process answers is compared with the rows.",
 	Must: "every cached value is its row",
-	load: commitLoad, needs: commitNeeds, policy: commitPolicy, keys: noKeys,
+	load: commitLoad, needs: commitNeeds, beside: commitConnections, policy: commitPolicy, keys: noKeys,
 	prepare: prepareCommit, play: playCommit, demands: demandCommitted,
 }}
 

@@ -103,7 +103,7 @@ func (r *run) startOrigin(ctx context.Context) error {
 	if dsn == "" && !r.cfg.Embedded {
 		env.OriginHow = howPrivate
 		srv, err := servers.Postgres(ctx, "", servers.PostgresOptions{
-			Settings: []string{fmt.Sprintf("max_connections=%d", min(max(r.needed(r.trafficConnections)+10, 100), 1000))},
+			Settings: []string{fmt.Sprintf("max_connections=%d", r.privateConnections())},
 		})
 		switch {
 		case errors.Is(err, servers.ErrNotInstalled):
@@ -194,6 +194,20 @@ func (r *run) trafficConnections(p int) int {
 		n = max(n, r.outageSize().connections+1)
 	}
 	return n
+}
+
+// privateConnections is how many a server of the lab's own has: enough for every scenario.
+func (r *run) privateConnections() int {
+	return min(max(r.needed(r.trafficConnections)+commitConnections+10, 100), 1000)
+}
+
+// held is what the readers and the parent come to hold in a run: a process keeps the
+// connections that it has opened for the scenarios with traffic, if there was room for these.
+func (r *run) held() int {
+	if n := r.needed(r.trafficConnections); r.freeConnections == 0 || n <= r.freeConnections {
+		return n
+	}
+	return r.needed(r.connections)
 }
 
 // needed is what the processes, and the parent, need.

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -39,6 +40,11 @@ type tableCell struct {
 	tone tone
 }
 
+// noFigure stands where there is nothing to say.
+const noFigure = "–"
+
+func (c tableCell) shown() string { return cmp.Or(c.text, noFigure) }
+
 type tone int
 
 const (
@@ -64,7 +70,7 @@ func (t *table) block(title string, of func(Result) tableCell, verdict bool) {
 	for _, row := range rows {
 		line, filled := padRight(row.scenario.ID, idWidth)+padRight(row.scenario.Title, titleWidth), false
 		for i, mode := range modes {
-			c := tableCell{text: "–"}
+			c := tableCell{text: noFigure}
 			if res, ok := row.results[mode]; ok {
 				if got := of(res); got.text != "" {
 					c, filled = got, true

@@ -148,6 +148,40 @@ func TestEmptyTraces(t *testing.T) {
 	}
 }
 
+// The output says what is wrong with its figures: where so few keys of the sample fit into
+// the answer that it is not like a cache for the whole trace, and where the trace was not
+// read to its end.
+func TestTableWarns(t *testing.T) {
+	const rough, cut = "this is a rough guess: raise --keep", "not read to its end"
+	var often, seldom strings.Builder
+	for i := range 60_000 { // a few keys make up most of it
+		fmt.Fprintf(&often, "often %d\nseldom %d\n", i%50, i/2)
+		fmt.Fprintln(&seldom, i%15_000)
+	}
+	for _, tt := range []struct {
+		name       string
+		text       string
+		keep       int
+		target     float64
+		rough, cut bool
+	}{
+		{"few entries of a sample", often.String(), 10_000, 0.4, true, false},
+		{"many entries of a sample", seldom.String(), 20_000, 0.5, false, false},
+		{"few entries, no sample", often.String(), 200_000, 0.4, false, false},
+		{"few keys, too many requests", strings.Repeat("a\nb\nc\n", few*100), 100, 0.5, false, true},
+	} {
+		res, err := Run(t.Context(), strings.NewReader(tt.text), Options{Name: "t", Target: tt.target, Keep: tt.keep})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		res.Table(&b)
+		if got := b.String(); strings.Contains(got, rough) != tt.rough || strings.Contains(got, cut) != tt.cut || res.Truncated != tt.cut {
+			t.Errorf("%s: want rough guess %t, not read to its end %t:\n%s", tt.name, tt.rough, tt.cut, got)
+		}
+	}
+}
+
 // cancelling is a trace in whose middle the context ends.
 type cancelling struct {
 	io.Reader
