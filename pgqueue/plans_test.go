@@ -42,7 +42,7 @@ func TestTrap4PlansOfAnEmptyTable(t *testing.T) {
 			{"nack", n / 10, stmt{q.sql.nack, append(arrays(cs), asJSON(given))}},
 			{"dead", n / 10, stmt{q.sql.dead, append(arrays(cs), asJSON(graves))}},
 		} {
-			blocks := q.blocks(t, s.stmt)
+			blocks := q.cost(t, s.stmt).blocks
 			t.Logf("%s of %d jobs: %d blocks", s.name, len(ds), blocks)
 			if blocks > s.most {
 				t.Errorf("%s has looked at %d blocks for %d jobs", s.name, blocks, len(ds))
@@ -56,10 +56,12 @@ func TestTrap4PlansOfAnEmptyTable(t *testing.T) {
 		// and stop.
 		q := bloated(t, n, 20)
 		q.fill(t, n)
-		blocks := q.blocks(t, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin}))
-		t.Logf("claim of 100 of %d jobs: %d blocks", n, blocks)
-		if blocks > 2000 {
-			t.Errorf("the claim has looked at %d blocks for 100 jobs", blocks)
+		//
+		// Rows tell the two apart. Blocks hardly do: each of the 100 updates looks at 20.
+		got := q.cost(t, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin}))
+		t.Logf("claim of 100 of %d jobs: %d rows in its largest step, %d blocks", n, got.rows, got.blocks)
+		if got.rows > 100 || got.blocks > n/10 {
+			t.Errorf("the claim has looked at %d rows and %d blocks for 100 jobs", got.rows, got.blocks)
 		}
 	})
 }
@@ -81,8 +83,12 @@ func bloated(t *testing.T, done, alive int) *Queue {
 	return q
 }
 
-// blocks executes a statement, says how many blocks it has looked at, and takes it back.
-func (q *Queue) blocks(t testing.TB, s stmt) int64 {
+// cost is what a statement has done: the blocks it has looked at, and the rows of the step
+// of its plan that had most.
+type cost struct{ blocks, rows int64 }
+
+// cost executes a statement, and takes it back.
+func (q *Queue) cost(t testing.TB, s stmt) cost {
 	t.Helper()
 	tx, err := q.pool.Begin(t.Context())
 	ok(t, err)
@@ -91,12 +97,25 @@ func (q *Queue) blocks(t testing.TB, s stmt) int64 {
 	ok(t, err)
 	r := tx.Conn().PgConn().ExecParams(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.sql, s.values(), nil, nil, nil).Read()
 	ok(t, r.Err)
-	var plans []struct {
-		Plan struct {
-			Hit  int64 `json:"Shared Hit Blocks"`
-			Read int64 `json:"Shared Read Blocks"`
-		}
-	}
+	var plans []struct{ Plan step }
 	ok(t, json.Unmarshal(r.Rows[0][0], &plans))
-	return plans[0].Plan.Hit + plans[0].Plan.Read
+	top := plans[0].Plan
+	return cost{blocks: top.Hit + top.Read, rows: top.mostRows()}
+}
+
+// step is a node of a plan. Its blocks are those of its sub-plans, too; its rows are per loop.
+type step struct {
+	Hit   int64   `json:"Shared Hit Blocks"`
+	Read  int64   `json:"Shared Read Blocks"`
+	Rows  float64 `json:"Actual Rows"`
+	Loops float64 `json:"Actual Loops"`
+	Plans []step
+}
+
+func (s step) mostRows() int64 {
+	most := int64(s.Rows * s.Loops)
+	for _, p := range s.Plans {
+		most = max(most, p.mostRows())
+	}
+	return most
 }
