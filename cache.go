@@ -30,6 +30,7 @@ type Cache[K comparable, V any] struct {
 	debts    *debts
 	tags     *tagging // nil without Options.Tags
 	bus      *busLink // nil without Options.Bus
+	tracer   Tracer   // nil unless Options.Observer is one
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
 	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
@@ -92,6 +93,7 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		debts:   newDebts(),
 	}
 	c.accept = c.acceptInterim
+	c.tracer, _ = o.Observer.(Tracer)
 	c.life, c.end = context.WithCancel(context.Background())
 	size := o.Local
 	if size.Off {

@@ -38,7 +38,7 @@ func TestTagsOfRowsDoNotMix(t *testing.T) {
 	layouts(t, func(t *testing.T, st *memstore.Store) {
 		common := make([]string, 17) // the copy of a slice of 17 strings has room for one more
 		for i := range common {
-			common[i] = fmt.Sprintf("common:%02d", 16-i)
+			common[i] = commonTags[16-i]
 		}
 		c := newCache(t, with(options{TTL: time.Hour,
 			LoadMany: func(ctx context.Context, keys []string) (map[string]string, error) {

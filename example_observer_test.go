@@ -8,14 +8,15 @@ import (
 	"github.com/onefill/onefill/store/memstore"
 )
 
-// An Observer hears of everything but hits in the process, which Stats counts.
+// An Observer hears of everything but most hits in the process, which Stats counts.
 func ExampleObserver() {
 	cache, err := onefill.New(onefill.Options[string, string]{
 		Name:  "users",
 		Store: memstore.New(),
 		Load:  func(context.Context, string) (string, error) { return "Ada", nil },
 		Observer: onefill.ObserverFunc(func(e onefill.Event) {
-			if e.Kind != onefill.EventWait { // which comes at some time of its own
+			switch e.Kind {
+			case onefill.EventLoad, onefill.EventFill:
 				fmt.Println(e.Cache, e.Key, e.Kind)
 			}
 		}),

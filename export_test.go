@@ -2,6 +2,7 @@ package onefill
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onefill/onefill/store"
 )
@@ -19,6 +20,24 @@ func (c *Cache[K, V]) Features() store.Features { return c.remote.session.Featur
 
 // MaxEntries is the size of the local cache, with its default.
 func (c *Cache[K, V]) MaxEntries() int { return c.opts.Local.MaxEntries }
+
+// TagsApart says whether each of the tags, and each of the keys, has a stripe of local to
+// itself: where two share one, an invalidation of one drops the other from local, too, and a
+// test that says what is dropped cannot say so.
+func (c *Cache[K, V]) TagsApart(keys, tags []string) bool {
+	names := slices.Clone(keys)
+	for _, tag := range append([]string{wholeCache}, tags...) {
+		names = append(names, tagStripe(tag))
+	}
+	for i, a := range names {
+		for _, b := range names[:i] {
+			if c.local.Together(a, b) {
+				return false
+			}
+		}
+	}
+	return true
+}
 
 // InFlight counts flights and writes that have not ended.
 func (c *Cache[K, V]) InFlight() int { return c.flights.InFlight() }

@@ -37,7 +37,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 	// words that rarely change, and one addition.
 	if c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
 		if v, ok := c.local.Hit(key); ok {
-			c.stats.localHits.inc()
+			c.hit(key)
 			return c.handOut(v), nil
 		}
 	}
@@ -59,7 +59,7 @@ func (c *Cache[K, V]) fetch(ctx context.Context, key K, load LoadFunc[K, V]) (Re
 		return Result[V]{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
 	if out, ok := c.fromLocal(ctx, key, load); ok {
-		return c.result(out)
+		return c.result(key, out)
 	}
 	if err := ctx.Err(); err != nil {
 		return Result[V]{}, err
@@ -138,7 +138,7 @@ func within[V any](e *local.Entry[V], now int64, window time.Duration) bool {
 }
 
 // result turns an outcome into what a caller gets, and counts it.
-func (c *Cache[K, V]) result(out outcome[V]) (Result[V], error) {
+func (c *Cache[K, V]) result(key K, out outcome[V]) (Result[V], error) {
 	if out.entry == nil {
 		return Result[V]{}, out.err
 	}
@@ -146,15 +146,22 @@ func (c *Cache[K, V]) result(out outcome[V]) (Result[V], error) {
 		c.stats.notFound.Add(1)
 		return Result[V]{}, orNotFound(out.err)
 	}
-	age := max(time.Since(time.UnixMicro(out.entry.Created)), 0)
+	age := ageOf(out.entry)
 	switch {
 	case out.stale:
 		c.stats.staleServed.Add(1)
-		c.tell(Event{Kind: EventStale, Age: age})
+		if c.opts.Observer != nil { // the key is made for it only
+			c.tell(Event{Kind: EventStale, Key: c.opts.Key(key), Age: age})
+		}
 	case out.source == SourceLocal:
-		c.stats.localHits.inc()
+		c.hit(key)
 	}
 	return Result[V]{Value: c.handOut(out.entry.Value), Source: out.source, Age: age, Stale: out.stale}, nil
+}
+
+// ageOf is the time since a value was loaded or Set, by this machine's clock.
+func ageOf[V any](e *local.Entry[V]) time.Duration {
+	return max(time.Since(time.UnixMicro(e.Created)), 0)
 }
 
 func orNotFound(err error) error {
@@ -178,7 +185,7 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 	if leads {
 		m := &miss[K, V]{c: c, f: f, key: key, load: load}
 		if out, ok := m.taxi(ctx); ok {
-			r, err := c.result(out)
+			r, err := c.result(key, out)
 			r.Waited = time.Duration(c.local.Now() - start)
 			return r, err
 		}
@@ -186,7 +193,7 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 			return Result[V]{}, ErrClosed
 		}
 	} else if out, ok := c.interim(f); ok {
-		return c.result(out)
+		return c.result(key, out)
 	} else {
 		c.stats.coalesced.Add(1)
 	}
@@ -197,16 +204,18 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		}
 		defer done()
 	}
+	end := c.traceWait(ctx, f)
 	t := c.timer(start)
 	err := c.await(ctx, f, t)
 	c.keep(t)
 	waited := time.Duration(c.local.Now() - start)
 	c.tell(Event{Kind: EventWait, Key: skey, Took: waited, Err: err})
-	if err != nil {
-		return Result[V]{Waited: waited, Coalesced: !leads}, err
+	var r Result[V]
+	if err == nil {
+		r, err = c.result(key, f.Result())
 	}
-	r, err := c.result(f.Result())
 	r.Waited, r.Coalesced = waited, !leads
+	end(err)
 	return r, err
 }
 
@@ -276,7 +285,7 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	}
 	e, now, current := c.local.Get(key)
 	if e != nil && current && now < e.Trusted && e.Has() && (now < e.Fresh || c.mayServeStale(e, now)) {
-		r, err := c.result(outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft})
+		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft})
 		return r, err == nil, err
 	}
 	if c.remote == nil {
@@ -306,6 +315,6 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if now = c.local.Now(); now >= e.Soft && !c.mayServeStale(e, now) {
 		return Result[V]{}, false, nil
 	}
-	r, err := c.result(outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft})
+	r, err := c.result(key, outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft})
 	return r, err == nil, err
 }

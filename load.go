@@ -259,7 +259,10 @@ func (m *miss[K, V]) loadInPlace(ctx context.Context, alone bool) (*loaded[V], e
 		return nil, err
 	}
 	defer at.leave()
-	r := load(ctx, c, at, &m.f.Node, m.f.Key, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	m.loads++
+	ctx, end := c.traceLoad(ctx, m.f)
+	r := load(ctx, c, at, &m.f.Node, loadOf{m.f.Key, 1}, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	end(r.err)
 	return c.loaded(m.f.Key, r.value, r.verdict, r.took), nil
 }
 
@@ -278,9 +281,15 @@ type took struct {
 	tags  []string
 }
 
+// loadOf is what a load is of: of one key, or of how many.
+type loadOf struct {
+	skey string // empty for a LoadMany
+	keys int
+}
+
 // load calls a loader, of one key or of many, in a goroutine of its own: one that
 // panics, exits, or does not return in time takes nothing along.
-func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *place, node *flight.Node, skey string, loader func(context.Context) (T, error)) report[T] {
+func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *place, node *flight.Node, of loadOf, loader func(context.Context) (T, error)) report[T] {
 	in := &loading{}
 	in.ttl.Store(noTTL)
 	ctx = context.WithValue(context.WithValue(node.Inside(ctx), loadingKey{}, in), placeKey{c}, at)
@@ -314,7 +323,7 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 			}
 			c.slots.Strayed() // before its place is given back
 			c.stats.abandoned.Add(1)
-			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(skey), "load_timeout", c.opts.LoadTimeout)
+			c.log.Warn("a loader did not return although its context has ended; it is left behind", "key", abbreviate(of.skey), "keys", of.keys, "load_timeout", c.opts.LoadTimeout)
 			r.verdict = judge(ctx.Err())
 		}
 	}
@@ -327,7 +336,7 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 		c.limited(c.slots.Report(r.err != nil && !r.notFound, begun))
 	}
 	c.lastCost.Store(int64(r.took.cost))
-	c.tell(Event{Kind: EventLoad, Key: skey, Took: r.took.cost, Err: r.err})
+	c.tell(Event{Kind: EventLoad, Key: of.skey, Took: r.took.cost, Err: r.err, N: of.keys})
 	return r
 }
 

@@ -27,6 +27,7 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys))}
 	start := c.local.Now()
 	g.board(ctx, keys)
+	end := g.traced(ctx)
 	t := c.timer(start)
 	for _, s := range g.seats {
 		if err := c.await(ctx, s.f, t); err != nil {
@@ -42,10 +43,24 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	for _, done := range g.inside {
 		done()
 	}
+	err := error(nil)
 	if len(g.errs) > 0 {
-		return g.values, &ManyError{Errors: g.errs}
+		err = &ManyError{Errors: g.errs}
 	}
-	return g.values, nil
+	end(err)
+	return g.values, err
+}
+
+// traced tells a tracer of the flights that the call waits for.
+func (g *gathering[K, V]) traced(ctx context.Context) (end func(error)) {
+	if g.c.tracer == nil || len(g.seats) == 0 {
+		return nop
+	}
+	fs := make([]*flight.Flight[outcome[V]], len(g.seats))
+	for i, s := range g.seats {
+		fs[i] = s.f
+	}
+	return g.c.traceWait(ctx, fs...)
 }
 
 // gathering is one call of GetMany.
@@ -126,7 +141,7 @@ func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[
 }
 
 func (g *gathering[K, V]) add(key K, out outcome[V]) {
-	r, err := g.c.result(out)
+	r, err := g.c.result(key, out)
 	switch {
 	case err == nil:
 		g.values[key] = r.Value
@@ -177,6 +192,9 @@ func (m *miss[K, V]) loadInBatch(ctx context.Context, alone bool) (*loaded[V], e
 		m.batch.load(ctx, full)
 	}
 	a := <-t.answer
+	if a.l != nil {
+		m.loads++
+	}
 	return a.l, a.err
 }
 
@@ -235,9 +253,9 @@ func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
 		}
 	}()
 	var node flight.Node
-	keys, alone := make([]K, len(full)), false
+	keys, fs, alone := make([]K, len(full)), make([]*flight.Flight[outcome[V]], len(full)), false
 	for i, t := range full {
-		keys[i], alone = t.key, alone || t.alone
+		keys[i], fs[i], alone = t.key, t.f, alone || t.alone
 		if done, ok := t.f.Node.WaitFor(&node); ok {
 			defer done()
 		}
@@ -250,7 +268,9 @@ func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
 		return
 	}
 	defer at.leave()
-	r := load(ctx, b.c, at, &node, "", func(ctx context.Context) (map[K]V, error) { return b.c.opts.LoadMany(ctx, keys) })
+	ctx, end := b.c.traceLoad(ctx, fs...)
+	r := load(ctx, b.c, at, &node, loadOf{keys: len(keys)}, func(ctx context.Context) (map[K]V, error) { return b.c.opts.LoadMany(ctx, keys) })
+	end(r.err)
 	for i, t := range full {
 		answers[i].l = b.c.share(t, r)
 	}

@@ -52,6 +52,8 @@ type miss[K comparable, V any] struct {
 	failures uint64
 	// heldBack: local remembers a failure, which holds back further loads.
 	heldBack *local.Rare
+	// loads is how many of its own the flight has waited for.
+	loads int
 	// failure is what the flight has brought instead of a value.
 	failure error
 	// publish is put into local when the flight lands, unless it was voided.
@@ -148,6 +150,7 @@ func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
 		interim = &outcome[V]{entry: out.entry, source: SourceLocal}
 	}
 	next := c.flights.Land(m.f, out, publish, interim)
+	m.tell(out)
 	if m.replacing != nil && m.failure != nil {
 		c.stats.refreshesFailed.Add(1)
 		c.tell(Event{Kind: EventRefreshFailed, Key: m.f.Key, Err: m.failure})
@@ -158,6 +161,23 @@ func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
 	next.Extend(until(c.local.Now(), c.opts.WaitTimeout))
 	c.startRefresh(ctx, &miss[K, V]{c: c, f: next, key: m.key, load: m.load,
 		old: out.entry, oldFrom: out.source, replacing: out.entry, seen: m.seen, failures: m.failures}, EventRefresh)
+}
+
+// tell tells the observer of the end of a miss group. The flights of refreshes, and those
+// that have found what they looked for at once, are none.
+func (m *miss[K, V]) tell(out outcome[V]) {
+	loads := m.loads
+	if m.waiting != 0 {
+		loads++
+	}
+	if m.replacing != nil || loads == 0 && m.failure == nil {
+		return
+	}
+	err := out.err
+	if out.entry != nil { // answered all the same
+		err = nil
+	}
+	m.c.tell(Event{Kind: EventMiss, Key: m.f.Key, Took: m.f.Age(), Err: err, N: loads, Callers: m.f.Callers()})
 }
 
 // ask is done before the store is asked: a write that it may lack is repeated, while

@@ -2,12 +2,14 @@ package onefill
 
 import (
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
-// Observer hears of what a cache does, but for hits in local, which Stats counts.
+// Observer hears of what a cache does, but for most hits in local, which Stats counts.
 // It is called from the goroutines that do it, with no lock held; it must be
-// quick and safe for concurrent use. Its panics are caught and logged.
+// quick and safe for concurrent use. Its panics are caught and logged. One that is a
+// [Tracer] as well is used as such.
 type Observer interface {
 	Observe(Event)
 }
@@ -27,15 +29,23 @@ type Event struct {
 	Age   time.Duration // of the value, where there is one
 	Err   error         // the cause, where there is one
 	N     int           // how many, where Kind says so
+
+	Callers int // EventMiss: who waited for it in this process
 }
 
-// EventKind is the kind of an Event.
+// EventKind is the kind of an Event. EventMiss is told once for each flight whose callers
+// found nothing fresh, in local or in the store, when they asked. Its N is how many loads they
+// waited for, as far as this process knows: its own, and one more if it waited for another
+// process's before, or instead. 1 is what onefill is for; 2 says that a lease was lost; 0 that the
+// answer was a failure that is remembered, or that there was no place at the origin.
 type EventKind uint8
 
 // The kinds of events.
 const (
-	EventStoreHit      EventKind = iota + 1 // a flight found a fresh value in the store; Age
-	EventLoad                               // a load ended; Took is its time, Err its failure
+	EventLocalHit      EventKind = iota + 1 // one hit in local of N, picked at random; Age
+	EventStoreHit                           // a flight found a fresh value in the store; Age
+	EventMiss                               // a miss group of this process has ended; Took, Err, Callers, and N, the loads it waited for
+	EventLoad                               // a load of N keys ended; Took is its time, Err its failure; no Key for a LoadMany
 	EventWait                               // a call's wait for a flight ended; Took, Err
 	EventLeaseWait                          // a flight waited for another one's load; Took
 	EventFill                               // the store accepted a loaded value
@@ -57,8 +67,11 @@ const (
 	EventBusError                           // a message could not be published; Err
 )
 
+// localHitsTold is how many hits in local there are for one that the observer hears of.
+const localHitsTold = 64
+
 var eventNames = [...]string{
-	EventStoreHit: "store hit", EventLoad: "load", EventWait: "wait", EventLeaseWait: "lease wait",
+	EventLocalHit: "local hit", EventStoreHit: "store hit", EventMiss: "miss", EventLoad: "load", EventWait: "wait", EventLeaseWait: "lease wait",
 	EventFill: "fill", EventFillRefused: "fill refused", EventLeaseLost: "lease lost", EventStale: "stale served",
 	EventRefresh: "refresh", EventEarlyRefresh: "early refresh", EventRefreshFailed: "refresh failed", EventOriginBusy: "origin busy",
 	EventLoadLimit: "load limit", EventReplay: "replay",
@@ -79,11 +92,29 @@ func (c *Cache[K, V]) tell(e Event) {
 	if c.opts.Observer == nil {
 		return
 	}
+	e.Cache = c.opts.Name
+	c.guarded(func() { c.opts.Observer.Observe(e) })
+}
+
+// guarded calls user code whose panics are to end nothing.
+func (c *Cache[K, V]) guarded(observe func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			c.log.Error("the observer panicked", "event", e.Kind.String(), "panic", r)
+			c.log.Error("the observer panicked", "panic", r, "stack", string(debug.Stack()))
 		}
 	}()
-	e.Cache = c.opts.Name
-	c.opts.Observer.Observe(e)
+	observe()
+}
+
+// hit counts a hit in local, and tells the observer of one in localHitsTold.
+func (c *Cache[K, V]) hit(key K) {
+	if told := c.stats.localHits.inc(); told && c.opts.Observer != nil {
+		c.tellHit(key)
+	}
+}
+
+func (c *Cache[K, V]) tellHit(key K) {
+	if e, _, _ := c.local.Get(key); e != nil {
+		c.tell(Event{Kind: EventLocalHit, Key: c.opts.Key(key), Age: ageOf(e), N: localHitsTold})
+	}
 }

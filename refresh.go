@@ -26,7 +26,7 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, load LoadFunc[K, V], o
 	}
 	m := &miss[K, V]{c: c, key: key, load: load, replacing: old}
 	call := c.call(until(c.local.Now(), c.opts.WaitTimeout))
-	call.Accept, call.Interim = nil, m.interim
+	call.Accept, call.Interim, call.Background = nil, m.interim, true
 	f, leads := c.flights.Join(skey, call)
 	if !leads {
 		return

@@ -63,7 +63,12 @@ type striped [16]struct {
 	_ [56]byte
 }
 
-func (s *striped) inc() { s[rand.Uint32()%uint32(len(s))].n.Add(1) }
+// inc says, of one call in localHitsTold at random, that it is one to tell of.
+func (s *striped) inc() (told bool) {
+	r := rand.Uint32()
+	s[r%uint32(len(s))].n.Add(1)
+	return r/uint32(len(s))%localHitsTold == 0
+}
 
 func (s *striped) load() (n uint64) {
 	for i := range s {

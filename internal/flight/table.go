@@ -29,6 +29,9 @@ import (
 
 const shards = 64
 
+// lastID is the ID of the flight that began last, in whatever table of the process.
+var lastID atomic.Uint64
+
 // Table holds the flights of one cache. R is the result that all who joined get.
 type Table[R any] struct {
 	seed   maphash.Seed
@@ -51,8 +54,11 @@ type key[R any] struct {
 
 // Flight is one miss. Its leader calls Land once; everybody waits on Done.
 type Flight[R any] struct {
+	ID   uint64 // unique in the process
 	Key  string
 	Node Node // for the detection of cycles of loads
+	// Background: whoever began it does not wait for it. It never changes.
+	Background bool
 	// Interim is what a flight in the background is to replace: callers who may be
 	// given that need not wait. Nil for the flight of a miss. It never changes.
 	Interim *R
@@ -64,6 +70,7 @@ type Flight[R any] struct {
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
 	waiting bool   // guarded by the shard's lock: waits for somebody else's load
+	callers int    // guarded by the shard's lock: who has joined, the leader included
 }
 
 // Call is what a caller wants of a flight.
@@ -74,6 +81,8 @@ type Call[R any] struct {
 	// key has changed out of the table long before, but pushes can be swallowed unnoticed;
 	// so a join stays within the bound of local staleness whatever happens to them.
 	MaxAge time.Duration
+	// Background: the caller, if it leads, does not wait.
+	Background bool
 	// Accept says whether the caller may be given the Interim of a refresh. A refresh
 	// whose interim is not accepted is not joined: its load may take long, and the
 	// store may have a value that can be served meanwhile. Nil: joined all the same.
@@ -123,10 +132,12 @@ func (t *Table[R]) Join(k string, call Call[R]) (f *Flight[R], leads bool) {
 	if ks := s.keys[k]; ks != nil && ks.current != nil && ks.current.joinable(&call) {
 		ks.current.Extend(call.Until)
 		ks.current.open()
+		ks.current.callers++
 		return ks.current, false
 	}
 	ks := s.hold(k)
 	f = ks.begin(k)
+	f.Background, f.callers = call.Background, 1
 	if call.Interim != nil {
 		f.Interim = call.Interim()
 	}
@@ -143,7 +154,7 @@ func (f *Flight[R]) joinable(call *Call[R]) bool {
 
 // begin makes the flight that can be joined from now on. The lock is held.
 func (ks *key[R]) begin(k string) *Flight[R] {
-	ks.current = &Flight[R]{Key: k, born: time.Now(), key: ks, voids: ks.voids}
+	ks.current = &Flight[R]{ID: lastID.Add(1), Key: k, born: time.Now(), key: ks, voids: ks.voids}
 	return ks.current
 }
 
@@ -178,6 +189,13 @@ func (t *Table[R]) Open(f *Flight[R]) {
 
 // Done is closed when the flight has landed.
 func (f *Flight[R]) Done() <-chan struct{} { return f.done }
+
+// Age is how long ago the flight began.
+func (f *Flight[R]) Age() time.Duration { return time.Since(f.born) }
+
+// Callers is how many have joined the flight, its leader included. It may be called
+// after Land.
+func (f *Flight[R]) Callers() int { return f.callers }
 
 // Result is what the flight came back with. It may be called after Done.
 func (f *Flight[R]) Result() R { return f.result }
@@ -222,7 +240,7 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func(), interim *R) (nex
 		if interim != nil {
 			s.hold(f.Key)
 			next = f.key.begin(f.Key)
-			next.Interim = interim
+			next.Interim, next.Background = interim, true
 			next.until.Store(f.Until())
 		}
 	}

@@ -162,7 +162,7 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 	}
 	if o.Shared {
 		n := 256
-		for n < o.entries() && n < maxStripes {
+		for n < 4*o.entries() && n < maxStripes {
 			n *= 2
 		}
 		c.stripes = make([]atomic.Uint32, n)
@@ -282,6 +282,9 @@ func (c *Cache[K, V]) Stamp(key string) Stamp {
 	s.pushes = c.stripes[s.stripe].Load()
 	return s
 }
+
+// Together says whether a push on one of two keys drops the other, too.
+func (c *Cache[K, V]) Together(a, b string) bool { return c.Stamp(a).stripe == c.Stamp(b).stripe }
 
 // Current says whether nothing has been heard since the stamp was taken.
 func (c *Cache[K, V]) Current(s Stamp) bool {

@@ -1,0 +1,75 @@
+package onefill
+
+import (
+	"context"
+
+	"github.com/onefill/onefill/internal/flight"
+)
+
+// Tracer is an [Observer] that follows loads, and the waiting for them, through contexts: as
+// spans, say. An Options.Observer that has these methods is used as one.
+//
+// They are called, as Observe is, with no lock held, and their panics are caught. They may
+// not keep or change the slice that they are given.
+type Tracer interface {
+	Observer
+	// TraceWait is called when a call begins to wait for flights: one, or for GetMany several.
+	// ctx is the call's. What it returns, which may be nil, is called when the call ends, with
+	// the call's error. A call that is answered by local, or by its own first look at the store,
+	// does not wait.
+	TraceWait(ctx context.Context, flights []Flight) (end func(error))
+	// TraceLoad is called before a loader is: for one flight, or for those of a LoadMany. ctx
+	// has the values of the call that began the first of them, and no deadline. The loader gets
+	// one that is derived from the context returned, which must be ctx or derived from it. end,
+	// which may be nil, is called with the loader's error when the load has ended.
+	TraceLoad(ctx context.Context, flights []Flight) (inside context.Context, end func(error))
+}
+
+// Flight names a flight to a [Tracer].
+type Flight struct {
+	// ID is unique in the process: the load of a flight, and all who wait for it, have the
+	// same.
+	ID         uint64
+	Cache      string // Options.Name
+	Key        string // as in the store, without the name
+	Background bool   // a refresh: who began it does not wait for it
+}
+
+// traceWait tells the tracer, if there is one, that a call waits.
+func (c *Cache[K, V]) traceWait(ctx context.Context, fs ...*flight.Flight[outcome[V]]) (end func(error)) {
+	if c.tracer == nil {
+		return nop
+	}
+	c.guarded(func() { end = c.tracer.TraceWait(ctx, c.named(fs)) })
+	return c.ending(end)
+}
+
+// traceLoad tells the tracer, if there is one, that a loader is about to be called.
+func (c *Cache[K, V]) traceLoad(ctx context.Context, fs ...*flight.Flight[outcome[V]]) (inside context.Context, end func(error)) {
+	if c.tracer == nil {
+		return ctx, nop
+	}
+	c.guarded(func() { inside, end = c.tracer.TraceLoad(ctx, c.named(fs)) })
+	if inside == nil {
+		inside = ctx
+	}
+	return inside, c.ending(end)
+}
+
+func nop(error) {}
+
+// ending is end, if there is one, with its panics caught.
+func (c *Cache[K, V]) ending(end func(error)) func(error) {
+	if end == nil {
+		return nop
+	}
+	return func(err error) { c.guarded(func() { end(err) }) }
+}
+
+func (c *Cache[K, V]) named(fs []*flight.Flight[outcome[V]]) []Flight {
+	named := make([]Flight, len(fs))
+	for i, f := range fs {
+		named[i] = Flight{ID: f.ID, Cache: c.opts.Name, Key: f.Key, Background: f.Background}
+	}
+	return named
+}

@@ -1,0 +1,280 @@
+package onefill_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/store/memstore"
+)
+
+// trace is what a recorder has heard of: one begin, and one end.
+type trace struct {
+	what       string // wait, load
+	ids        []uint64
+	keys       []string
+	background bool
+	caller     any // the value under callerKey of the context
+	err        error
+	ended      int
+}
+
+type callerKey struct{}
+
+// recorder is a Tracer, and an Observer that keeps the events of some kinds.
+type recorder struct {
+	mu     sync.Mutex
+	traces []*trace
+	events []onefill.Event
+	panics bool
+}
+
+func (r *recorder) Observe(e onefill.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) begin(ctx context.Context, what string, flights []onefill.Flight) func(error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	tr := &trace{what: what, caller: ctx.Value(callerKey{})}
+	for _, f := range flights {
+		tr.ids, tr.keys, tr.background = append(tr.ids, f.ID), append(tr.keys, f.Key), f.Background
+		if f.Cache != "test" || f.ID == 0 {
+			tr.keys = append(tr.keys, fmt.Sprintf("wrong: %+v", f))
+		}
+	}
+	r.traces = append(r.traces, tr)
+	return func(err error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		tr.err, tr.ended = err, tr.ended+1
+		if r.panics {
+			panic("at the end")
+		}
+	}
+}
+
+func (r *recorder) TraceWait(ctx context.Context, flights []onefill.Flight) func(error) {
+	return r.begin(ctx, "wait", flights)
+}
+
+func (r *recorder) TraceLoad(ctx context.Context, flights []onefill.Flight) (context.Context, func(error)) {
+	end := r.begin(ctx, "load", flights)
+	return context.WithValue(ctx, loadKey{}, "inside"), end
+}
+
+type loadKey struct{}
+
+func (r *recorder) of(what string) (found []*trace) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, tr := range r.traces {
+		if tr.what == what {
+			found = append(found, tr)
+		}
+	}
+	return found
+}
+
+func (r *recorder) told(kind onefill.EventKind) (found []onefill.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.Kind == kind {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// Twelve callers wait for one load: twelve waits and one load with one ID; the loader's
+// context is what the tracer has made of that of the caller who began the flight.
+func TestTracerFollowsAHerd(t *testing.T) {
+	layouts(t, func(t *testing.T, st *memstore.Store) {
+		r := &recorder{}
+		var inside any
+		c := newCache(t, with(options{Name: "test", Observer: r, Load: func(ctx context.Context, k string) (string, error) {
+			inside = ctx.Value(loadKey{})
+			time.Sleep(50 * time.Millisecond)
+			return "v1", nil
+		}}, st))
+		wantAll(t, herd(context.WithValue(bg, callerKey{}, "me"), 12, "k", c), "v1")
+		synctest.Wait()
+		waits, loads := r.of("wait"), r.of("load")
+		if len(waits) != 12 || len(loads) != 1 || inside != "inside" {
+			t.Fatalf("%d waits, %d loads, the loader is %v", len(waits), len(loads), inside)
+		}
+		for _, tr := range slices.Concat(waits, loads) {
+			if tr.ids[0] != loads[0].ids[0] || tr.ended != 1 || tr.err != nil || tr.caller != "me" || tr.background || len(tr.keys) != 1 {
+				t.Errorf("%+v", tr)
+			}
+		}
+		misses := r.told(onefill.EventMiss)
+		if len(misses) != 1 || misses[0].Callers != 12 || misses[0].N != 1 || misses[0].Key != "k" || misses[0].Took < 50*time.Millisecond {
+			t.Errorf("miss groups: %+v", misses)
+		}
+	})
+}
+
+// What a call of GetMany waits for is one wait, and a LoadMany one load, of the same flights.
+// The error of each is its own: the call's, and the loader's.
+func TestTracerFollowsGetMany(t *testing.T) {
+	layouts(t, func(t *testing.T, st *memstore.Store) {
+		r := &recorder{}
+		c := newCache(t, with(options{Name: "test", Observer: r, LoadMany: func(context.Context, []string) (map[string]string, error) {
+			return map[string]string{"a": "v1"}, errBroken
+		}}, st))
+		_, err := c.GetMany(bg, []string{"a", "b", "c"})
+		var many *onefill.ManyError
+		if !errors.As(err, &many) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		waits, loads := r.of("wait"), r.of("load")
+		if len(waits) != 1 || len(loads) != 1 || waits[0].err != err || loads[0].err != errBroken {
+			t.Fatalf("waits %+v, loads %+v", waits, loads)
+		}
+		slices.Sort(waits[0].ids)
+		slices.Sort(loads[0].ids)
+		if len(waits[0].ids) != 3 || !slices.Equal(waits[0].ids, loads[0].ids) {
+			t.Errorf("waits for %v, loads %v", waits[0].ids, loads[0].ids)
+		}
+		if e := r.told(onefill.EventLoad); len(e) != 1 || e[0].N != 3 {
+			t.Errorf("loads told: %+v", e)
+		}
+	})
+}
+
+// A tracer that panics, or returns nil, changes nothing.
+func TestTracerThatFails(t *testing.T) {
+	for name, observer := range map[string]onefill.Observer{"ends": &recorder{panics: true}, "begins": badTracer{true}, "returns nil": badTracer{}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newCache(t, options{Name: "test", Observer: observer, Load: newOrigin("v1", 0).load})
+				get(t, c, "k", "v1")
+				if _, err := c.GetMany(bg, []string{"k", "l", "m"}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+type badTracer struct{ panics bool }
+
+func (b badTracer) Observe(onefill.Event) {}
+
+func (b badTracer) TraceWait(context.Context, []onefill.Flight) func(error) {
+	if b.panics {
+		panic("wait")
+	}
+	return nil
+}
+
+func (b badTracer) TraceLoad(context.Context, []onefill.Flight) (context.Context, func(error)) {
+	if b.panics {
+		panic("load")
+	}
+	return nil, nil
+}
+
+// A refresh is a load in the background that nobody waits for, and no miss group.
+func TestTracerOfARefresh(t *testing.T) {
+	layouts(t, func(t *testing.T, st *memstore.Store) {
+		r := &recorder{}
+		c := newCache(t, with(options{Name: "test", Observer: r, Load: newOrigin("v1", 0).load, TTL: 10 * time.Second, StaleFor: time.Minute}, st))
+		get(t, c, "k", "v1")
+		time.Sleep(15 * time.Second)
+		get(t, c, "k", "v1")
+		synctest.Wait()
+		loads := r.of("load")
+		if len(loads) != 2 || loads[0].background || !loads[1].background {
+			t.Errorf("loads %+v", loads)
+		}
+		for _, tr := range r.of("wait") {
+			if tr.background || tr.ids[0] == loads[1].ids[0] {
+				t.Errorf("waited for the refresh: %+v", tr)
+			}
+		}
+		if misses := r.told(onefill.EventMiss); len(misses) != 1 {
+			t.Errorf("miss groups: %+v", misses)
+		}
+	})
+}
+
+// The loads of a miss group: one in the process that loads and in the one that waits; two
+// where the holder of the lease was lost and the one that waited loaded itself; none where the
+// failure is remembered. A hit in the store is no miss.
+func TestEventMissCountsLoads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		a, b, c := &recorder{}, &recorder{}, &recorder{}
+		stop := make(chan struct{})
+		hang := newCache(t, options{Name: "test", Store: st, Observer: a, LeaseTTL: time.Second, LoadTimeout: time.Minute, WaitTimeout: time.Minute,
+			Load: func(context.Context, string) (string, error) { <-stop; return "late", nil }})
+		db := newOrigin("v1", 50*time.Millisecond)
+		waits := newCache(t, options{Name: "test", Store: st, Observer: b, Load: db.load})
+		later := newCache(t, options{Name: "test", Store: st, Observer: c, Load: db.load})
+		go hang.Get(bg, "k")
+		synctest.Wait() // it holds the lease
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			st.DropLease("test", "k") // as an eviction would
+		}()
+		get(t, waits, "k", "v1")
+		get(t, later, "k", "v1")
+		close(stop)
+		synctest.Wait()
+		db.fail(errBroken)
+		_, _ = waits.Get(bg, "failing")
+		_, _ = later.Get(bg, "failing")
+		synctest.Wait()
+		for name, tt := range map[string]struct {
+			r    *recorder
+			want []int
+		}{"holder": {a, []int{1}}, "took over": {b, []int{2, 1}}, "hit": {c, []int{0}}} {
+			var got []int
+			for _, e := range tt.r.told(onefill.EventMiss) {
+				got = append(got, e.N)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%s: loads of the miss groups %v, want %v", name, got, tt.want)
+			}
+		}
+	})
+}
+
+// Of hits in local one in 64 is told of, at random, from every path: about as many as stand
+// for what Stats counts.
+func TestEventLocalHitStandsForMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := &recorder{}
+		c := newCache(t, options{Name: "test", Observer: r, Load: newOrigin("v1", 0).load})
+		get(t, c, "k", "v1")
+		time.Sleep(3 * time.Second)
+		const n = 200_000
+		for range n / 2 {
+			_, _ = c.Get(bg, "k")
+			_, _ = c.Fetch(bg, "k")
+		}
+		stood := 0
+		for _, e := range r.told(onefill.EventLocalHit) {
+			stood += e.N
+			if e.Key != "k" || e.Age != 3*time.Second {
+				t.Fatalf("%+v", e)
+			}
+		}
+		// 3,125 are expected, with a standard deviation of 55; ten of those are allowed.
+		if off := stood - n; off < -35_200 || off > 35_200 {
+			t.Errorf("the hits that were told of stand for %d, and there were %d", stood, n)
+		}
+	})
+}
