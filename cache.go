@@ -140,7 +140,7 @@ func (c *Cache[K, V]) attach() error {
 		Name:      c.opts.Name,
 		Grace:     c.opts.grace(),
 		AllowDown: c.opts.AllowStoreDown,
-		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced, Voided: c.voided},
+		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced, Voided: c.voided, Raised: c.raised},
 	})
 	if err != nil {
 		return fmt.Errorf("onefill: attaching cache %q to its store: %w", c.opts.Name, err)

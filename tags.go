@@ -279,6 +279,11 @@ func (c *Cache[K, V]) voided(tag string) {
 	c.flights.ChangedAll()
 }
 
+// raised hears that some tag was voided elsewhere. What a load that began before will be
+// under is not known, in this process perhaps not even that there is such a tag: nobody joins
+// it any more. What it brings is judged by the generations.
+func (c *Cache[K, V]) raised() { c.flights.ChangedAll() }
+
 // InvalidateTag removes everything that is under one of the tags, everywhere, in one step,
 // however much it is: in this process, in the store, and in the other processes (see
 // Local.TTL). What is being loaded meanwhile goes to those who already wait for it and is

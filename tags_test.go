@@ -85,6 +85,45 @@ func TestInvalidateTagIsPushed(t *testing.T) {
 	})
 }
 
+// Where the store pushes, a process hears of the invalidation of a tag that it has never read,
+// and lets nobody join a load that may be under it. Forced: B's flight has read the row, and is
+// still in its loader, which has named no tag yet; A commits and invalidates the tag; then a
+// second caller comes to B. He gets the new row, and B's first one the old one, which is not
+// kept.
+func TestUnreadTagIsNotJoined(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v1", 0)
+		resume := make(chan struct{})
+		held := true // by the load that is under way; written before the first load and after it
+		caches := []*cache{
+			newCache(t, options{Store: st, Load: tagging(db), Tags: true, TTL: time.Hour}),
+			newCache(t, options{Store: st, Tags: true, TTL: time.Hour, Load: func(ctx context.Context, key string) (string, error) {
+				row, err := db.load(ctx, key)
+				if held {
+					held = false
+					<-resume
+				}
+				onefill.SetTags(ctx, "team")
+				return row, err
+			}}),
+		}
+		first := make(chan []answer, 1)
+		go func() { first <- herd(bg, 1, "k", caches[1]) }()
+		synctest.Wait()
+		db.write("v2")
+		must(t, caches[0].InvalidateTag(bg, "team"))
+		synctest.Wait()
+		second := make(chan []answer, 1)
+		go func() { second <- herd(bg, 1, "k", caches[1]) }()
+		synctest.Wait()
+		close(resume)
+		wantAll(t, <-first, "v1")
+		wantAll(t, <-second, "v2")
+		wantAll(t, herd(bg, 2, "k", caches...), "v2")
+	})
+}
+
 // What is in local is not served while a slow store works on InvalidateTag, and what a
 // flight reads in between is dropped after it. Forced: the operation is held before it is
 // applied; a reader comes, who finds the value in the store, valid still, and then in

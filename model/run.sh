@@ -109,8 +109,6 @@ tags-two-in-B      |ok |dfs|-DNA=1 -DNB=2
 tags-two-voids     |ok |dfs|-DNA=0 -DNB=2 -DVOIDS=2
 tags-lost          |ok |dfs|-DNA=1 -DNB=1 -DLOST=2 -DSTORED=1
 tags-failover      |ok |dfs|-DNA=1 -DNB=1 -DSTORED=2 -DOTHERS=2 -DBACK=1
-tags-joins         |T  |bfs|-DNA=0 -DNB=2 -DJOINS=1
-tags-joins-told    |ok |dfs|-DNA=1 -DNB=2 -DJOINS=1 -DTELLS=1
 tags-m1            |T  |bfs|-DNA=0 -DNB=1 -DSTORED=1 -DLOST=1 -DM=1
 tags-m2            |T  |bfs|-DNA=0 -DNB=1 -DM=2
 tags-m3            |T  |bfs|-DNA=0 -DNB=1 -DM=3
@@ -118,6 +116,7 @@ tags-m4            |T  |bfs|-DNA=1 -DNB=0 -DSTORED=2 -DOTHERS=1 -DBACK=1 -DM=4
 tags-m5            |T  |bfs|-DNA=1 -DNB=0 -DM=5
 tags-m6            |T  |bfs|-DNA=0 -DNB=2 -DSTORED=1 -DM=6
 tags-m7            |T  |bfs|-DNA=0 -DNB=2 -DSTORED=1 -DM=7
+tags-m8            |T  |bfs|-DNA=0 -DNB=2 -DM=8
 '
 
 # what failed, from pan's words

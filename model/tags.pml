@@ -31,15 +31,6 @@
 #endif
 
 /* ---- the design, and what may be changed in it ---------------------------------------- */
-#ifndef JOINS
-#define JOINS 0         /* 1: a Get must not join a flight in B that has not looked at the tag's
-                           generation yet, so that B does not hear of it, once others have voided
-                           the tag; 0: it may, and that is checked no further               */
-#endif
-#ifndef TELLS
-#define TELLS 0         /* 1: who has read the epoch is told when it is raised: no flight can be
-                           joined any more. Local and what is known of the tag stay         */
-#endif
 #ifndef M
 #define M 0             /* mutation, see README                                            */
 #endif
@@ -52,7 +43,7 @@
 
 /* messages on the wire to a process: pushes and replies in one order */
 #define PUSH   1        /* the tag was voided, or its record lost                          */
-#define RAISED 11       /* TELLS: the epoch was raised                                     */
+#define RAISED 11       /* the epoch was raised: no flight can be joined any more              */
 #define VALUE  2
 #define WON    3
 #define HELD   4
@@ -72,7 +63,7 @@ byte highest = 0;                       /* the clock: of all epochs that have ev
 byte val = 0, vepoch = 0;               /* the value, and the epoch of its load             */
 byte lease = 0;
 bool arm[2];                            /* the server will tell it of the tag's next change */
-bool armE[2];                           /* TELLS: and of the epoch's                        */
+bool armE[2];                           /* and of the epoch's                               */
 byte nlost, nother, back;               /* back: the epoch that a replica has               */
 
 /* the processes */
@@ -145,7 +136,6 @@ inline hear(p, k, x, y) {
 	:: k == MARK ->
 		printf("%c  has been delivered everything of the void of v%d; local: v%d\n", 65+p, x, mem[p]);
 		if :: x > seen[p] -> seen[p] = x :: else fi;
-		if :: JOINS == 0 -> detach(p) :: else fi;
 		assert(mem[p] == 0 || mem[p] >= seen[p])                /* T2 */
 	:: k == VALUE -> rk[x] = k; rv[x] = y / 16; re[x] = y % 16
 	:: else -> rk[x] = k; re[x] = y
@@ -206,7 +196,7 @@ acquire:
 		:: k == VALUE -> v = rv[c]; e = re[c]; rv[c] = 0; re[c] = 0; k = 0; goto check
 		fi };
 readEpoch:
-	atomic { needEpoch(); armE[p] = TELLS; PUT(p, EPOCH, c, epoch); SAYV("%c%d reads the epoch: %d\n", epoch) };
+	atomic { needEpoch(); armE[p] = (M != 8); PUT(p, EPOCH, c, epoch); SAYV("%c%d reads the epoch: %d\n", epoch) };
 	atomic { SEE(c); e = re[c]; re[c] = 0; k = 0;
 		if :: M == 3 -> goto check :: else fi };
 load:

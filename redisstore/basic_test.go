@@ -354,6 +354,7 @@ func TestParseKey(t *testing.T) {
 			tag := tagPrefix(name) + key
 			for full, want := range map[string]parsed{
 				value: {isValue, name, key, value}, leaseKey(value): {isLease, name, key, value}, tag: {isTag, name, key, tag},
+				epochKey(name): {isEpoch, name, "", epochKey(name)},
 			} {
 				if got, ok := parseKey(full); !ok || got != want {
 					t.Errorf("parseKey(%q) = %+v %v, want %+v", full, got, ok, want)
@@ -362,7 +363,7 @@ func TestParseKey(t *testing.T) {
 		}
 	}
 	foreign := []string{"", "k", "of:{", "of:{}", "of:{n}", "of:{n:k", "xof:{n:k}", "of:{n:k}:x", "of:{n:k}:w", "of:{n}:t", "of:{n}:x:t", "of:{n}:k}", "of:{n}:k}:l"}
-	for _, foreign := range append(foreign, epochKey("n"), epochKey("n")+confirmSuffix) {
+	for _, foreign := range append(foreign, epochKey("n")+confirmSuffix) {
 		if got, ok := parseKey(foreign); ok {
 			t.Errorf("parseKey(%q) = %+v", foreign, got)
 		}

@@ -38,8 +38,8 @@ func tagPrefix(name string) string { return keyPrefix + name + keySuffix + tagIn
 type parsed struct {
 	kind keyKind
 	name string
-	key  string // the cache's, or the tag
-	full string // the value's key, also if the push was for the lease, or the generation's
+	key  string // the cache's, or the tag, or empty for the epoch
+	full string // the value's key, also if the push was for the lease, or the generation's, or the epoch's
 }
 
 type keyKind uint8
@@ -48,9 +48,10 @@ const (
 	isValue keyKind = iota + 1
 	isLease
 	isTag
+	isEpoch
 )
 
-// parseKey reads a key that pushes are told of; the epoch's is none.
+// parseKey reads a key that pushes are told of.
 func parseKey(full string) (parsed, bool) {
 	rest, ok := strings.CutPrefix(full, keyPrefix)
 	end := strings.IndexAny(rest, ":"+keySuffix)
@@ -59,6 +60,10 @@ func parseKey(full string) (parsed, bool) {
 	}
 	p := parsed{kind: isValue, name: rest[:end], full: full}
 	if strings.HasPrefix(rest[end:], keySuffix) {
+		if rest[end:] == keySuffix+epochSuffix {
+			p.kind = isEpoch
+			return p, true
+		}
 		p.kind = isTag
 		p.key, ok = strings.CutPrefix(rest[end:], keySuffix+tagInfix)
 		return p, ok

@@ -43,7 +43,7 @@ func (s *Store) heard(k parsed) {
 			}
 		}
 	}
-	if k.kind != isTag {
+	if k.kind == isValue || k.kind == isLease {
 		s.board.wake(k.full)
 	}
 }

@@ -37,13 +37,22 @@ func (s *session) voided(tag string) {
 	}
 }
 
+func (s *session) raised() {
+	if s.events.Raised != nil && !s.closed.Load() {
+		s.events.Raised()
+	}
+}
+
 // tell tells the session of a push.
 func (s *session) tell(k parsed) {
-	if k.kind == isTag {
+	switch k.kind {
+	case isTag:
 		s.voided(k.key)
-		return
+	case isEpoch:
+		s.raised()
+	default:
+		s.changed(k.key)
 	}
-	s.changed(k.key)
 }
 
 func (s *session) lost() {

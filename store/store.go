@@ -95,6 +95,9 @@ type Events struct {
 	// Voided says that the generation of a tag, which this session has read, was changed
 	// by somebody else, or lost. See [Tagger].
 	Voided func(tag string)
+	// Raised says that the epoch, which this session has read, was raised or lost: some tag
+	// was voided by somebody. Spurious calls are allowed.
+	Raised func()
 }
 
 // Features says what a store can do. The conformance suite expects exactly what

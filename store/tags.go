@@ -24,7 +24,8 @@ import (
 // valid whose loads began after the last tag, whichever it was, was voided.
 //
 // Where the store can push, a session that has read a generation is told of its next
-// change by anybody else, or of its loss, through [Events.Voided].
+// change by anybody else, or of its loss, through [Events.Voided]; one that has read the
+// epoch, of its next change or loss through [Events.Raised].
 type Tagger interface {
 	// Epoch returns the epoch, and makes it if there is none.
 	Epoch(ctx context.Context) (uint64, error)

@@ -2,8 +2,10 @@
 --
 -- KEYS[1] epoch
 --
--- Returns the epoch, in decimal.
+-- Returns the epoch, in decimal. The PTTL arms the connection on it.
 
 --include numbers
 
-return epoch(KEYS[1])
+local present = epoch(KEYS[1])
+redis.call('PTTL', KEYS[1])
+return present

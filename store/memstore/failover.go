@@ -51,6 +51,7 @@ func (st *Store) Failover(to *Snapshot) {
 	over := make(chan struct{})
 	st.failover = over
 	clear(st.tags.armed)
+	clear(st.tags.awaiting)
 	var all []*session
 	for _, peers := range st.sessions {
 		for _, s := range peers {

@@ -19,6 +19,7 @@ const (
 	leaseChanged                  // of a key: its watches wake
 	lost                          // Lost, and all watches wake
 	tagVoided                     // Voided, of a tag
+	epochRaised                   // Raised
 )
 
 // arm makes the session hear of the next change of the key, once.
@@ -77,6 +78,7 @@ func (st *Store) lose() {
 		return
 	}
 	clear(st.tags.armed)
+	clear(st.tags.awaiting)
 	for _, peers := range st.sessions {
 		for _, s := range peers {
 			clear(s.armed)
@@ -126,6 +128,8 @@ func (s *session) call(ev event) {
 		s.events.Lost()
 	case ev.kind == tagVoided && s.events.Voided != nil:
 		s.events.Voided(ev.key)
+	case ev.kind == epochRaised && s.events.Raised != nil:
+		s.events.Raised()
 	}
 }
 

@@ -13,6 +13,7 @@ type tags struct {
 	epochs      map[string]uint64            // by name
 	generations map[id]generation            // by name and tag
 	armed       map[id]map[*session]struct{} // who has read a generation
+	awaiting    map[*session]struct{}        // who has read the epoch of its name
 }
 
 type generation struct {
@@ -23,7 +24,7 @@ type generation struct {
 var _ store.Tagger = (*session)(nil)
 
 func newTags() tags {
-	return tags{epochs: map[string]uint64{}, generations: map[id]generation{}, armed: map[id]map[*session]struct{}{}}
+	return tags{epochs: map[string]uint64{}, generations: map[id]generation{}, armed: map[id]map[*session]struct{}{}, awaiting: map[*session]struct{}{}}
 }
 
 // raise makes a new epoch, above every one before, also above those that were lost.
@@ -61,7 +62,12 @@ func (s *session) Epoch(ctx context.Context) (epoch uint64, err error) {
 	if err := s.open(OpEpoch); err != nil {
 		return 0, err
 	}
-	err = s.st.do(ctx, Op{Kind: OpEpoch, Name: s.name}, func(now time.Time) { epoch = s.st.tags.epoch(s.name, now) })
+	err = s.st.do(ctx, Op{Kind: OpEpoch, Name: s.name}, func(now time.Time) {
+		epoch = s.st.tags.epoch(s.name, now)
+		if !s.st.options.NoPush && !s.closed {
+			s.st.tags.awaiting[s] = struct{}{}
+		}
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -94,6 +100,7 @@ func (s *session) VoidTags(ctx context.Context, keep time.Duration, tags ...stri
 	}
 	return s.st.do(ctx, Op{Kind: OpVoidTags, Name: s.name}, func(now time.Time) {
 		epoch := s.st.tags.raise(s.name, now)
+		s.st.epochChanged(s.name, s)
 		for _, tag := range tags {
 			k := s.id(tag)
 			s.st.tags.generations[k] = generation{epoch, s.st.deadline(now, keep)}
@@ -114,6 +121,7 @@ func (s *session) armTag(k id) {
 
 // disarmTags is part of a session's end.
 func (s *session) disarmTags() {
+	delete(s.st.tags.awaiting, s)
 	for k, readers := range s.st.tags.armed {
 		if delete(readers, s); len(readers) == 0 {
 			delete(s.st.tags.armed, k)
@@ -131,6 +139,19 @@ func (st *Store) tagChanged(k id, writer *session) {
 	delete(st.tags.armed, k)
 }
 
+// epochChanged tells all that have read the epoch of a name, but for the writer.
+func (st *Store) epochChanged(name string, writer *session) {
+	for s := range st.tags.awaiting {
+		if s.name != name {
+			continue
+		}
+		delete(st.tags.awaiting, s)
+		if s != writer {
+			s.tell(event{kind: epochRaised})
+		}
+	}
+}
+
 // LoseTags forgets a tag's generation or, without a tag, the epoch and all generations of a
 // name, as a server does that is short of memory.
 func (st *Store) LoseTags(name string, tags ...string) {
@@ -138,6 +159,7 @@ func (st *Store) LoseTags(name string, tags ...string) {
 	defer st.unlock()
 	if len(tags) == 0 {
 		delete(st.tags.epochs, name)
+		st.epochChanged(name, nil)
 		for k := range st.tags.generations {
 			if k.name == name {
 				tags = append(tags, k.key)

@@ -51,7 +51,7 @@ func (c *check) peerNamed(st store.Store, name string) *peer {
 	p := &peer{c: c, store: st}
 	p.heard.news = make(chan struct{}, 1)
 	s, err := st.Attach(c.ctx(), store.Config{Name: name, Grace: time.Minute,
-		Events: store.Events{Changed: p.heard.changed, Lost: p.heard.isLost, Voided: p.heard.tagVoided}})
+		Events: store.Events{Changed: p.heard.changed, Lost: p.heard.isLost, Voided: p.heard.tagVoided, Raised: p.heard.epochRaised}})
 	if err != nil {
 		c.Fatalf("Attach(%q): %v", name, err)
 	}
@@ -332,6 +332,7 @@ type heard struct {
 	keys []string
 	tags []string
 	lost int
+	up   int // the epoch was raised
 	news chan struct{}
 }
 
@@ -347,6 +348,19 @@ func (h *heard) tagVoided(tag string) {
 	defer h.mu.Unlock()
 	h.tags = append(h.tags, tag)
 	h.ring()
+}
+
+func (h *heard) epochRaised() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.up++
+	h.ring()
+}
+
+func (h *heard) raised() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.up
 }
 
 func (h *heard) isLost() {
@@ -388,7 +402,7 @@ func (h *heard) losses() int {
 func (h *heard) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.keys, h.tags, h.lost = nil, nil, 0
+	h.keys, h.tags, h.lost, h.up = nil, nil, 0, 0
 }
 
 // hears waits until the peer has been told that the key has changed, or that it

@@ -351,6 +351,30 @@ var tagsAreTold = []test{
 			p.hearsTag("t")
 		}
 	}},
+	{"TagEpochIsTold", func(c *check) {
+		// Who has read the epoch hears when it is raised, also by a void of a tag that he has
+		// never read, and when it is lost; each time that he has read it again.
+		c.needsTags()
+		c.needsPush()
+		readers := []*peer{c.b, c.peer(c.b.store), c.peer(c.a.store), c.peer(c.h.New(c))}
+		for range 3 {
+			for _, p := range readers {
+				p.epoch()
+				p.heard.forget()
+			}
+			c.a.void("never read")
+			for _, p := range readers {
+				p.hearsOfEpoch()
+			}
+		}
+		if c.h.LoseEpoch == nil {
+			return
+		}
+		c.b.epoch()
+		c.b.heard.forget()
+		c.h.LoseEpoch(c, c.name)
+		c.b.hearsOfEpoch()
+	}},
 	{"TagNotToldOfOwn", func(c *check) {
 		// Neither of the own void nor of what the own reading has made.
 		c.needsTags()
@@ -476,6 +500,11 @@ func (p *peer) void(tags ...string) {
 
 // hearsTag waits until the peer has been told that a tag was voided, or that it cannot be
 // told.
+func (p *peer) hearsOfEpoch() {
+	p.c.Helper()
+	p.hearsOf("the epoch was raised", func() bool { return p.heard.raised() > 0 })
+}
+
 func (p *peer) hearsTag(tag string) {
 	p.c.Helper()
 	p.hearsOf(short(tag)+" was voided", func() bool { return p.heard.countTag(tag) > 0 })
