@@ -43,7 +43,9 @@ var mayImport = map[string][]string{
 	"internal/faultproxy":         {}, // for tests
 	"docs":                        {"", "internal/...", "store/...", "bus/...", "github.com/maypok86/otter"},
 	"":                            {"internal/flight", "internal/origin", "internal/local", "store", "bus", "github.com/maypok86/otter"},
+	"watch":                       {"", "internal/...", "store", "bus", "github.com/maypok86/otter"},
 	"invalidation":                {"", "internal/...", "store", "bus", "queue", "github.com/maypok86/otter"},
+	"metrics":                     {"", "internal/...", "store", "bus", "queue", "github.com/maypok86/otter"},
 	"redisstore/...":              {"store", "bus", "redisstore/...", "github.com/redis/rueidis", "golang.org/x"},
 	"memcachestore/...":           {"store", "memcachestore/..."},
 	"pgqueue/...":                 {"queue", "pgqueue/...", "github.com/jackc", "golang.org/x"},
@@ -191,6 +193,7 @@ var timeNow = map[string]string{
 	"invalidate.go":            "the soft expiry that Expire sets",
 	"health.go":                "the probes of a server that is down",
 	"remote.go":                "when the next probe of a store that is down may go",
+	"limit.go":                 "the timeout of what is asked of the store",
 	"replay.go":                "when entries of the store were granted that are not trusted",
 	"internal/local/local.go":  "the base of the monotonic clock",
 	"internal/flight/table.go": "the age of a flight, against Local.TTL",

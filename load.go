@@ -219,7 +219,7 @@ func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byt
 	ok, attempts := false, 0
 	// Tried also while the store is taken for unreachable: all who wait depend on it. And
 	// once more after a connection was cut: the lease says whether that is too late.
-	err = c.remote.again(c.remote.must, ctx, m.f.Key, func(ctx context.Context) error {
+	err = c.remote.again(always, ctx, m.f.Key, func(ctx context.Context) error {
 		attempts++
 		ok, err = lease.Fill(ctx, data, ttl)
 		return err

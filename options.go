@@ -137,7 +137,7 @@ type Options[K comparable, V any] struct {
 	// MaxLoads, at least 1. Not more than MaxLoads.
 	MaxLoadsDegraded int
 
-	// StoreTimeout bounds one operation of the store. Default 250 ms.
+	// StoreTimeout bounds one operation of the store; up to a 32nd of it less. Default 250 ms.
 	StoreTimeout time.Duration
 
 	// Local is the in-process cache in front of the store.

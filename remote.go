@@ -15,6 +15,7 @@ import (
 type remote struct {
 	session store.Session
 	timeout time.Duration
+	shared  sharedLimit // of operations that nobody can cancel
 	hears   healthListener
 
 	// A session that keeps its keys on several servers has a health for each.
@@ -37,7 +38,7 @@ type healthListener interface {
 const retryAfter = 10 * time.Millisecond
 
 func newRemote(timeout time.Duration, hears healthListener) *remote {
-	return &remote{timeout: timeout, hears: hears}
+	return &remote{timeout: timeout, shared: sharedLimit{timeout: timeout}, hears: hears}
 }
 
 // attach completes the remote with its session.
@@ -63,7 +64,7 @@ func (r *remote) health(key string) *health {
 }
 
 // do runs one operation. ctx bounds it too, but its end says nothing about the
-// store.
+// store. The functions that take an operation only call it, so that none is allocated.
 func (r *remote) do(ctx context.Context, key string, op func(context.Context) error) error {
 	if r.unknown(key) {
 		return r.must(ctx, key, op)
@@ -82,7 +83,7 @@ func (r *remote) unknown(key string) bool { return key == "" && r.sharded != nil
 // unreachable, since the writer's answer depends on it.
 func (r *remote) must(ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
-	opCtx, cancel := context.WithTimeout(ctx, r.timeout)
+	opCtx, cancel := r.limit(ctx)
 	err := op(opCtx)
 	cancel()
 	r.learn(ctx, key, err, start)
@@ -93,15 +94,27 @@ func (r *remote) must(ctx context.Context, key string, op func(context.Context) 
 // connection that was cut, it is tried once more, so that this costs no load
 // without a lease.
 func (r *remote) twice(ctx context.Context, key string, op func(context.Context) error) error {
-	return r.again(r.do, ctx, key, op)
+	return r.again(ifUp, ctx, key, op)
 }
 
 // way is do or must.
-type way func(ctx context.Context, key string, op func(context.Context) error) error
+type way bool
 
-func (r *remote) again(try way, ctx context.Context, key string, op func(context.Context) error) error {
+const (
+	ifUp   way = false
+	always way = true
+)
+
+func (r *remote) by(w way, ctx context.Context, key string, op func(context.Context) error) error {
+	if w == always {
+		return r.must(ctx, key, op)
+	}
+	return r.do(ctx, key, op)
+}
+
+func (r *remote) again(w way, ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
-	err := try(ctx, key, op)
+	err := r.by(w, ctx, key, op)
 	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).isDown.Load() || time.Since(start) > r.timeout/2 {
 		return err
 	}
@@ -112,7 +125,7 @@ func (r *remote) again(try way, ctx context.Context, key string, op func(context
 		return err
 	case <-t.C:
 	}
-	return try(ctx, key, op)
+	return r.by(w, ctx, key, op)
 }
 
 // learn passes the outcome of an operation on: to the observer, and to those who
@@ -150,19 +163,22 @@ func (r *remote) get(ctx context.Context, key string) (item store.Item, err erro
 // acquire may be repeated where the token tells the store that the lease, which was
 // won by an attempt whose answer was lost, is the flight's own. Each attempt counts
 // itself in req.
-func (r *remote) acquire(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
-	if !r.session.Features().KeepsToken {
-		return r.acquireOnce(ctx, key, req)
+func (r *remote) acquire(ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
+	op := func(ctx context.Context) error {
+		req.Try++
+		a, err = r.session.Acquire(ctx, key, *req)
+		return err
 	}
-	return r.acquireBy(r.twice, ctx, key, req)
+	if r.session.Features().KeepsToken {
+		err = r.twice(ctx, key, op)
+	} else {
+		err = r.do(ctx, key, op)
+	}
+	return a, err
 }
 
-func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
-	return r.acquireBy(r.do, ctx, key, req)
-}
-
-func (r *remote) acquireBy(try way, ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
-	err = try(ctx, key, func(ctx context.Context) error {
+func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
+	err = r.do(ctx, key, func(ctx context.Context) error {
 		req.Try++
 		a, err = r.session.Acquire(ctx, key, *req)
 		return err

@@ -50,6 +50,7 @@ type key[R any] struct {
 	current *Flight[R] // the flight that can be joined, or nil
 	alive   int        // flights and writes that have not ended
 	voids   uint64     // begun and ended writes of this process
+	spare   *Flight[R] // the memory of the first flight, until it begins
 }
 
 // Flight is one miss. Its leader calls Land once; everybody waits on Done.
@@ -108,7 +109,12 @@ func (t *Table[R]) shard(k string) *shard[R] {
 func (s *shard[R]) hold(k string) *key[R] {
 	ks := s.keys[k]
 	if ks == nil {
-		ks = &key[R]{}
+		made := &struct { // most keys have one flight: one allocation for both
+			key    key[R]
+			flight Flight[R]
+		}{}
+		ks = &made.key
+		ks.spare = &made.flight
 		s.keys[k] = ks
 	}
 	ks.alive++
@@ -135,8 +141,7 @@ func (t *Table[R]) Join(k string, call Call[R]) (f *Flight[R], leads bool) {
 		ks.current.callers++
 		return ks.current, false
 	}
-	ks := s.hold(k)
-	f = ks.begin(k)
+	f = s.hold(k).begin(k)
 	f.Background, f.callers = call.Background, 1
 	if call.Interim != nil {
 		f.Interim = call.Interim()
@@ -154,8 +159,13 @@ func (f *Flight[R]) joinable(call *Call[R]) bool {
 
 // begin makes the flight that can be joined from now on. The lock is held.
 func (ks *key[R]) begin(k string) *Flight[R] {
-	ks.current = &Flight[R]{ID: lastID.Add(1), Key: k, born: time.Now(), key: ks, voids: ks.voids}
-	return ks.current
+	f := ks.spare
+	if ks.spare = nil; f == nil {
+		f = &Flight[R]{}
+	}
+	f.ID, f.Key, f.born, f.key, f.voids = lastID.Add(1), k, time.Now(), ks, ks.voids
+	ks.current = f
+	return f
 }
 
 // Extend moves the moment until which the flight waits, if it is later.
