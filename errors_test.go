@@ -353,6 +353,7 @@ func TestEventsAreTold(t *testing.T) {
 		}
 		st.Up()
 		must(t, c.Invalidate(bg, "k"))
+		synctest.Wait() // some events are told by the flight, after its callers have their answer
 		close(done)
 		for e := range done {
 			if e.Cache != "test" || strings.HasPrefix(e.Kind.String(), "EventKind(") {
