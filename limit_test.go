@@ -45,7 +45,9 @@ func TestStoreContexts(t *testing.T) {
 	for name, parent := range map[string]func() (context.Context, context.CancelFunc){
 		"background": func() (context.Context, context.CancelFunc) { return bg, func() {} },
 		"values":     func() (context.Context, context.CancelFunc) { return context.WithValue(bg, key{}, "v"), func() {} },
-		"cancel":     func() (context.Context, context.CancelFunc) { return context.WithCancel(context.WithValue(bg, key{}, "v")) },
+		"cancel": func() (context.Context, context.CancelFunc) {
+			return context.WithCancel(context.WithValue(bg, key{}, "v"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -106,4 +108,3 @@ func TestUncancellableOperationEnds(t *testing.T) {
 		}
 	})
 }
-

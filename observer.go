@@ -92,18 +92,51 @@ func (c *Cache[K, V]) tell(e Event) {
 	if c.opts.Observer == nil {
 		return
 	}
+	defer c.survive()
 	e.Cache = c.opts.Name
-	c.guarded(func() { c.opts.Observer.Observe(e) })
+	c.opts.Observer.Observe(e)
 }
 
-// guarded calls user code whose panics are to end nothing.
-func (c *Cache[K, V]) guarded(observe func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.log.Error("the observer panicked", "panic", r, "stack", string(debug.Stack()))
+// survive is deferred around an observer's code, whose panics are to end nothing.
+func (c *Cache[K, V]) survive() {
+	if r := recover(); r != nil {
+		c.log.Error("the observer panicked", "panic", r, "stack", string(debug.Stack()))
+	}
+}
+
+// Observers is an Observer that passes everything on to each of several, in order; those that
+// are nil are left out. If one of them is a [Tracer], so is it: a loader's context goes through
+// all of them, the first one's innermost.
+func Observers(all ...Observer) Observer {
+	var some observers
+	var traced tracers
+	for _, o := range all {
+		if o == nil {
+			continue
 		}
-	}()
-	observe()
+		some = append(some, o)
+		if t, ok := o.(Tracer); ok {
+			traced.tracers = append(traced.tracers, t)
+		}
+	}
+	switch {
+	case len(some) == 0:
+		return nil
+	case len(some) == 1:
+		return some[0]
+	case len(traced.tracers) == 0:
+		return some
+	}
+	traced.observers = some
+	return traced
+}
+
+type observers []Observer
+
+func (all observers) Observe(e Event) {
+	for _, o := range all {
+		o.Observe(e)
+	}
 }
 
 // hit counts a hit in local, and tells the observer of one in localHitsTold.

@@ -2,6 +2,7 @@ package onefill
 
 import (
 	"context"
+	"slices"
 
 	"github.com/onefill/onefill/internal/flight"
 )
@@ -35,13 +36,51 @@ type Flight struct {
 	Background bool   // a refresh: who began it does not wait for it
 }
 
+// tracers are observers some of which are tracers.
+type tracers struct {
+	observers
+	tracers []Tracer
+}
+
+func (all tracers) TraceWait(ctx context.Context, flights []Flight) func(error) {
+	var ends []func(error)
+	for _, t := range all.tracers {
+		ends = append(ends, t.TraceWait(ctx, flights))
+	}
+	return endAll(ends)
+}
+
+func (all tracers) TraceLoad(ctx context.Context, flights []Flight) (context.Context, func(error)) {
+	var ends []func(error)
+	for _, t := range all.tracers {
+		inside, end := t.TraceLoad(ctx, flights)
+		if inside != nil {
+			ctx = inside
+		}
+		ends = append(ends, end)
+	}
+	return ctx, endAll(ends)
+}
+
+// endAll ends in the opposite order, as what has begun inside another thing ends first.
+func endAll(ends []func(error)) func(error) {
+	return func(err error) {
+		for _, end := range slices.Backward(ends) {
+			if end != nil {
+				end(err)
+			}
+		}
+	}
+}
+
 // traceWait tells the tracer, if there is one, that a call waits.
 func (c *Cache[K, V]) traceWait(ctx context.Context, fs ...*flight.Flight[outcome[V]]) (end func(error)) {
 	if c.tracer == nil {
 		return nop
 	}
-	c.guarded(func() { end = c.tracer.TraceWait(ctx, c.named(fs)) })
-	return c.ending(end)
+	defer func() { end = c.ending(end) }()
+	defer c.survive()
+	return c.tracer.TraceWait(ctx, c.named(fs))
 }
 
 // traceLoad tells the tracer, if there is one, that a loader is about to be called.
@@ -49,11 +88,13 @@ func (c *Cache[K, V]) traceLoad(ctx context.Context, fs ...*flight.Flight[outcom
 	if c.tracer == nil {
 		return ctx, nop
 	}
-	c.guarded(func() { inside, end = c.tracer.TraceLoad(ctx, c.named(fs)) })
-	if inside == nil {
-		inside = ctx
-	}
-	return inside, c.ending(end)
+	defer func() {
+		if end = c.ending(end); inside == nil {
+			inside = ctx
+		}
+	}()
+	defer c.survive()
+	return c.tracer.TraceLoad(ctx, c.named(fs))
 }
 
 func nop(error) {}
@@ -63,7 +104,10 @@ func (c *Cache[K, V]) ending(end func(error)) func(error) {
 	if end == nil {
 		return nop
 	}
-	return func(err error) { c.guarded(func() { end(err) }) }
+	return func(err error) {
+		defer c.survive()
+		end(err)
+	}
 }
 
 func (c *Cache[K, V]) named(fs []*flight.Flight[outcome[V]]) []Flight {

@@ -278,3 +278,53 @@ func TestEventLocalHitStandsForMany(t *testing.T) {
 		}
 	})
 }
+
+// Observers passes on to all of them, and is a tracer if one of them is: the loader's context
+// has what each of them has put into it, and what began last ends first.
+func TestObservers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var order []string
+		a, b := &tracing{name: "a", order: &order}, &tracing{name: "b", order: &order}
+		heard := 0
+		plain := onefill.ObserverFunc(func(e onefill.Event) { heard++ })
+		var inside string
+		c := newCache(t, options{Name: "test", Observer: onefill.Observers(nil, plain, a, b), Load: func(ctx context.Context, _ string) (string, error) {
+			inside = fmt.Sprint(ctx.Value(nameKey("a")), ctx.Value(nameKey("b")))
+			return "v1", nil
+		}})
+		get(t, c, "k", "v1")
+		synctest.Wait()
+		if inside != "a b" && inside != "ab" {
+			t.Errorf("the loader's context has %q", inside)
+		}
+		if got := fmt.Sprint(order); got != "[a b -b -a]" {
+			t.Errorf("order %s", got)
+		}
+		if heard == 0 {
+			t.Error("the observer that traces nothing has heard nothing")
+		}
+	})
+	if onefill.Observers() != nil || onefill.Observers(nil, nil) != nil {
+		t.Error("none is not nil")
+	}
+	if _, ok := onefill.Observers(onefill.ObserverFunc(func(onefill.Event) {}), onefill.ObserverFunc(func(onefill.Event) {})).(onefill.Tracer); ok {
+		t.Error("a tracer of none")
+	}
+}
+
+type nameKey string
+
+// tracing traces loads only.
+type tracing struct {
+	name  string
+	order *[]string
+}
+
+func (n *tracing) Observe(onefill.Event) {}
+
+func (n *tracing) TraceWait(context.Context, []onefill.Flight) func(error) { return nil }
+
+func (n *tracing) TraceLoad(ctx context.Context, _ []onefill.Flight) (context.Context, func(error)) {
+	*n.order = append(*n.order, n.name)
+	return context.WithValue(ctx, nameKey(n.name), n.name), func(error) { *n.order = append(*n.order, "-"+n.name) }
+}

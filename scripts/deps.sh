@@ -2,8 +2,8 @@
 # Makes sure that what the tests need is there: the servers that they start
 # themselves (private ones, on free ports, in temporary directories), and a C
 # compiler for the race detector. On Debian and Ubuntu it installs what is missing
-# if it may; elsewhere it says what to install. PgBouncer is installed where that is
-# possible; without it its tests are skipped.
+# if it may; elsewhere it says what to install. PgBouncer, and Chromium for
+# the live page, are installed where that is possible; without them their tests are skipped.
 set -euo pipefail
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -22,6 +22,8 @@ if [[ ${ONEFILL_SKIP_SERVERS:-} != 1 ]]; then
   have memcached || need memcached memcached
   have_postgres || need postgres postgresql
   have pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || ! can_install || need pgbouncer pgbouncer
+  have promtool || ! can_install || need promtool prometheus
+  have chromium || have chromium-browser || have google-chrome || ! can_install || need chromium chromium
 fi
 if ! have "$(go env CC | cut -d' ' -f1)"; then
   need "a C compiler (for go test -race)" gcc
