@@ -97,7 +97,7 @@ func (c *child) open(ctx context.Context) error {
 }
 
 func (c *child) options(st store.Store) onefill.Options[string, row] {
-	return onefill.Options[string, row]{
+	o := onefill.Options[string, row]{
 		Name: c.cfg.Name, Load: c.source.load, Store: st,
 		TTL: c.cfg.TTL, LeaseTTL: c.cfg.LeaseTTL, ErrorTTL: c.cfg.ErrorTTL, StaleOnError: c.cfg.StaleOnError,
 		StoreTimeout: c.cfg.StoreTimeout, LoadTimeout: c.cfg.LoadTimeout, WaitTimeout: c.cfg.WaitTimeout,
@@ -112,6 +112,10 @@ func (c *child) options(st store.Store) onefill.Options[string, row] {
 			}
 		}),
 	}
+	if c.cfg.Bulk {
+		o.LoadMany = c.source.loadMany
+	}
+	return o
 }
 
 func (c *child) openStore() (store.Store, func() error, error) {
@@ -194,6 +198,8 @@ func (c *child) run(ctx context.Context, r request, t *task) message {
 	switch r.Op {
 	case opCallers:
 		m.Results = c.callers(ctx, r, t)
+	case opSets:
+		m.Many = c.getSets(ctx, r, t)
 	case opInvalidate:
 		err = c.cache.Invalidate(ctx, r.Keys...)
 	case opSet:

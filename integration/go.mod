@@ -3,9 +3,11 @@ module github.com/onefill/onefill/integration
 go 1.25.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/onefill/onefill v0.0.0
 	github.com/onefill/onefill/memcachestore v0.0.0
+	github.com/onefill/onefill/pgqueue v0.0.0
 	github.com/onefill/onefill/redisstore v0.0.0
 	github.com/redis/rueidis v1.0.79
 )
@@ -23,5 +25,6 @@ require (
 replace (
 	github.com/onefill/onefill => ../
 	github.com/onefill/onefill/memcachestore => ../memcachestore
+	github.com/onefill/onefill/pgqueue => ../pgqueue
 	github.com/onefill/onefill/redisstore => ../redisstore
 )

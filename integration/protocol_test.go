@@ -24,6 +24,7 @@ type config struct {
 	StoreTimeout, LoadTimeout, WaitTimeout          time.Duration
 	MaxLoads, MaxLoadsDegraded                      int
 	Naive                                           bool // no onefill: GET, load, SET
+	Bulk                                            bool // with LoadMany
 }
 
 type storeKind string
@@ -43,6 +44,7 @@ const (
 	opInvalidate opKind = "invalidate" // Keys
 	opSet        opKind = "set"        // Keys[0] to Row
 	opUntil      opKind = "until"      // Get Keys[0] until its version is Row.Version at least
+	opSets       opKind = "sets"       // a goroutine for each of Sets calls GetMany, after opGo
 	opStats      opKind = "stats"
 	opHistory    opKind = "history" // run Work until opCancel
 	opClose      opKind = "close"   // close the cache and the store, then end
@@ -56,6 +58,7 @@ type request struct {
 	Callers int
 	Row     row
 	Work    *work
+	Sets    [][]string
 }
 
 type eventKind string
@@ -76,6 +79,7 @@ type message struct {
 	Row     row
 	Err     string
 	Results []result
+	Many    []many
 	Stats   *onefill.Stats
 	Peak    int // loads at once since the last opStats
 }

@@ -41,6 +41,9 @@
 //	Epoch                         mg
 //	Generations                   mg for each tag, all at once; for those that are not there
 //	                              mg of the epoch and ms each
+//	Inspect                       mg
+//	InspectTags                   mg of the epoch and of each tag, all at once
+//	BreakLease                    mg, and md or ms
 //
 // The winner of a lease on an absent key makes two round trips in all. A lease over a
 // stale value is written into the value's item, with the value: large values cost their

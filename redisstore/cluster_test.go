@@ -13,70 +13,6 @@ import (
 	"github.com/onefill/onefill/store"
 )
 
-// couple is a primary of a cluster and its replica.
-type couple struct{ primary, replica *servers.Server }
-
-// startCluster starts a cluster whose slots are shared out evenly.
-func startCluster(t *testing.T, n int) []couple {
-	t.Helper()
-	node := func() *servers.Server {
-		return servertest.Redis(t, servers.RedisOptions{Args: []string{"--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0",
-			"--cluster-node-timeout", "2000"}})
-	}
-	say := func(s *servers.Server, command ...string) {
-		t.Helper()
-		if got := sayTo(t, s.Addr(), command...); got != "OK" {
-			t.Fatalf("%v: %s", command, got)
-		}
-	}
-	const slots = 16384
-	shards := make([]couple, n)
-	for i := range shards {
-		shards[i] = couple{node(), node()}
-		say(shards[i].primary, "CLUSTER", "ADDSLOTSRANGE", fmt.Sprint(i*slots/n), fmt.Sprint((i+1)*slots/n-1))
-		for _, s := range []*servers.Server{shards[i].primary, shards[i].replica} {
-			if s != shards[0].primary {
-				say(s, "CLUSTER", "MEET", "127.0.0.1", fmt.Sprint(shards[0].primary.Port()))
-			}
-		}
-	}
-	everywhere(t, shards, func(info string) bool { return strings.Contains(info, fmt.Sprint("cluster_known_nodes:", 2*n)) })
-	for _, sh := range shards {
-		id := sayTo(t, sh.primary.Addr(), "CLUSTER", "MYID")
-		eventually(t, "the replica knows its primary", func() error {
-			if got := sayTo(t, sh.replica.Addr(), "CLUSTER", "REPLICATE", id); got != "OK" {
-				return errors.New(got)
-			}
-			return nil
-		})
-		inStep(t, sh.replica)
-	}
-	everywhere(t, shards, func(info string) bool { return strings.Contains(info, "cluster_state:ok") })
-	eventually(t, "everybody knows the replicas", func() error {
-		for _, sh := range shards {
-			if got := sayTo(t, sh.primary.Addr(), "CLUSTER", "NODES"); strings.Count(got, "slave") != n {
-				return errors.New(got)
-			}
-		}
-		return nil
-	})
-	return shards
-}
-
-func everywhere(t *testing.T, shards []couple, settled func(info string) bool) {
-	t.Helper()
-	eventually(t, "the cluster has settled", func() error {
-		for _, sh := range shards {
-			for _, s := range []*servers.Server{sh.primary, sh.replica} {
-				if info := sayTo(t, s.Addr(), "CLUSTER", "INFO"); !settled(info) {
-					return errors.New(info)
-				}
-			}
-		}
-		return nil
-	})
-}
-
 // ownedBy finds a key of a cache that lies on a server.
 func ownedBy(t *testing.T, server *servers.Server, name string, after int) string {
 	t.Helper()
@@ -98,9 +34,9 @@ func TestReplacedInACluster(t *testing.T) {
 	for _, how := range []string{"dead", "alive"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			sh := startCluster(t, 1)[0]
-			a := attach(t, variants[0].on(t, sh.replica.URL()+"?addr="+sh.primary.Addr()), "n")
-			b := attach(t, variants[1].on(t, sh.primary.URL()+"?addr="+sh.replica.Addr()), "n")
+			sh := servertest.RedisCluster(t, 1)[0]
+			a := attach(t, variants[0].on(t, sh.Replica.URL()+"?addr="+sh.Primary.Addr()), "n")
+			b := attach(t, variants[1].on(t, sh.Primary.URL()+"?addr="+sh.Replica.Addr()), "n")
 			for i := range 50 {
 				a.set(fmt.Sprint(i), "v")
 				b.get(fmt.Sprint(i))
@@ -109,13 +45,13 @@ func TestReplacedInACluster(t *testing.T) {
 				t.Errorf("told of %d replacements before there was one", n)
 			}
 			if how == "dead" {
-				ok(t, sh.primary.Kill())
+				ok(t, sh.Primary.Kill())
 			}
-			if got := sayTo(t, sh.replica.Addr(), "CLUSTER", "FAILOVER", "TAKEOVER"); got != "OK" {
+			if got := sayTo(t, sh.Replica.Addr(), "CLUSTER", "FAILOVER", "TAKEOVER"); got != "OK" {
 				t.Fatal(got)
 			}
 			eventually(t, "the replica is the primary", func() error {
-				if info := sayTo(t, sh.replica.Addr(), "INFO", "replication"); !strings.Contains(info, "role:master") {
+				if info := sayTo(t, sh.Replica.Addr(), "INFO", "replication"); !strings.Contains(info, "role:master") {
 					return errors.New(info)
 				}
 				return nil
@@ -128,7 +64,7 @@ func TestReplacedInACluster(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if there := sayTo(t, sh.replica.Addr(), "EXISTS", leaseKey(valueKey("of:{n:", who))); there != "1" {
+					if there := sayTo(t, sh.Replica.Addr(), "EXISTS", leaseKey(valueKey("of:{n:", who))); there != "1" {
 						return errors.New("it was given by the old primary")
 					}
 					return nil
@@ -152,13 +88,13 @@ func TestReplacedInACluster(t *testing.T) {
 
 // A cut in a cluster is no replacement.
 func TestCutInACluster(t *testing.T) {
-	shards := startCluster(t, 2)
-	a := attach(t, variants[0].on(t, shards[0].primary.URL()+"?addr="+shards[1].replica.Addr()), "n")
-	keys := []string{ownedBy(t, shards[0].primary, "n", 0), ownedBy(t, shards[1].primary, "n", 0)}
+	shards := servertest.RedisCluster(t, 2)
+	a := attach(t, variants[0].on(t, shards[0].Primary.URL()+"?addr="+shards[1].Replica.Addr()), "n")
+	keys := []string{ownedBy(t, shards[0].Primary, "n", 0), ownedBy(t, shards[1].Primary, "n", 0)}
 	for range 3 {
 		for i, key := range keys {
 			a.set(key, "v")
-			sayTo(t, shards[i].primary.Addr(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			sayTo(t, shards[i].Primary.Addr(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			a.succeeds("an answer", func(ctx context.Context) error { _, err := a.Get(ctx, key); return err })
 		}
 	}
@@ -166,7 +102,7 @@ func TestCutInACluster(t *testing.T) {
 		t.Errorf("told of %d replacements", n)
 	}
 	// One of them is restarted: that is one.
-	ok(t, shards[1].primary.Restart(a.ctx))
+	ok(t, shards[1].Primary.Restart(a.ctx))
 	told := a.succeeds("an answer", func(ctx context.Context) error { _, err := a.Get(ctx, keys[1]); return err })
 	if told == 0 {
 		t.Error("answered by the restarted node before the session was told")
@@ -178,8 +114,8 @@ func TestCutInACluster(t *testing.T) {
 // is in them; caches of other names have other slots. They are pushed by the node that has
 // them, and confirmed by its replica.
 func TestTagsInACluster(t *testing.T) {
-	shards := startCluster(t, 2)
-	url := shards[0].primary.URL() + "?addr=" + shards[1].primary.Addr()
+	shards := servertest.RedisCluster(t, 2)
+	url := shards[0].Primary.URL() + "?addr=" + shards[1].Primary.Addr()
 	tags := []string{"", "t", "{x}", "}", "a:b", "of:{other:k}", strings.Repeat("é", 125)}
 	for i := range 300 {
 		tags = append(tags, fmt.Sprint("tag ", i))
@@ -206,5 +142,47 @@ func TestTagsInACluster(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The rights that the documentation says are enough in a cluster; and without one of them.
+func TestMinimalACLInACluster(t *testing.T) {
+	c := servertest.RedisCluster(t, 2)
+	allow := func(rights ...string) {
+		t.Helper()
+		for _, couple := range c {
+			for _, s := range []*servers.Server{couple.Primary, couple.Replica} {
+				if got := sayTo(t, s.Addr(), append([]string{"ACL", "SETUSER", "cache"}, rights...)...); got != "OK" {
+					t.Fatal(got)
+				}
+			}
+		}
+	}
+	allow(append(strings.Fields(minimalACL), "on", ">secret", "+cluster|slots")...)
+	url := "redis://cache:secret@" + c[0].Primary.Addr() + "?addr=" + c[1].Primary.Addr()
+	keys := []string{ownedBy(t, c[0].Primary, "n", 0), ownedBy(t, c[1].Primary, "n", 0)}
+	for _, rights := range []string{"-cluster|nodes", "+cluster|nodes"} {
+		allow(rights)
+		for _, v := range variants {
+			t.Run(v.name+", "+rights, func(t *testing.T) {
+				a := attach(t, v.on(t, url), "n")
+				for _, key := range keys {
+					for op := range every(a, nil) {
+						a.set(key, "v")
+						ok(t, a.Invalidate(a.ctx, key))
+						lease := a.acquire(key, store.Request{Token: store.NewToken()}).Lease
+						if err := every(a, lease)[op](a.ctx); err != nil {
+							t.Errorf("%s: %v", op, err)
+						}
+					}
+				}
+				if one, charted := serverOf(a, keys[0]) == serverOf(a, keys[1]), rights[0] == '+'; one == charted {
+					t.Errorf("the keys' servers are %q and %q", serverOf(a, keys[0]), serverOf(a, keys[1]))
+				}
+			})
+		}
+	}
+	if got := sayTo(t, c[0].Primary.Addr(), "ACL", "LOG"); strings.Contains(got, "evalsha") || strings.Contains(got, "lua") {
+		t.Errorf("commands of ours were refused: %s", got)
 	}
 }

@@ -336,14 +336,14 @@ func TestConfirmOnALeftConnection(t *testing.T) {
 // Of several keys in a cluster each server is asked once, and one whose replica is
 // stopped speaks for its own keys only.
 func TestConfirmInACluster(t *testing.T) {
-	shards := startCluster(t, 2)
+	shards := servertest.RedisCluster(t, 2)
 	for _, v := range variants[:2] {
 		t.Run(v.name, func(t *testing.T) {
-			a := attach(t, confirmed(v, 1, 500*time.Millisecond).on(t, shards[0].primary.URL()+"?addr="+shards[1].primary.Addr()), "n")
+			a := attach(t, confirmed(v, 1, 500*time.Millisecond).on(t, shards[0].Primary.URL()+"?addr="+shards[1].Primary.Addr()), "n")
 			keys := map[int][]string{}
 			for i := range shards {
 				for after := 0; len(keys[i]) < 5; after++ {
-					key := ownedBy(t, shards[i].primary, "n", after)
+					key := ownedBy(t, shards[i].Primary, "n", after)
 					keys[i] = append(keys[i], key)
 				}
 			}
@@ -357,22 +357,22 @@ func TestConfirmInACluster(t *testing.T) {
 					t.Errorf("server %d was asked WAIT %d times for %d keys, want once", i, after[i]-before[i], len(keys[i]))
 				}
 			}
-			ok(t, shards[1].replica.Pause())
+			ok(t, shards[1].Replica.Pause())
 			wantNotReplicated(t, a.Invalidate(a.ctx, both...), "invalidate", "0 of 1")
 			wantNotReplicated(t, a.Invalidate(a.ctx, keys[1]...), "invalidate", "0 of 1")
 			ok(t, a.Invalidate(a.ctx, keys[0]...))
-			ok(t, shards[1].replica.Continue())
+			ok(t, shards[1].Replica.Continue())
 			ok(t, a.Invalidate(a.ctx, keys[1]...))
 		})
 	}
 }
 
 // waits counts the WAITs that each primary has been asked.
-func waits(t *testing.T, shards []couple) []int {
+func waits(t *testing.T, shards servertest.Cluster) []int {
 	t.Helper()
 	counts := make([]int, len(shards))
 	for i, sh := range shards {
-		for line := range strings.Lines(sayTo(t, sh.primary.Addr(), "INFO", "commandstats")) {
+		for line := range strings.Lines(sayTo(t, sh.Primary.Addr(), "INFO", "commandstats")) {
 			fmt.Sscanf(line, "cmdstat_wait:calls=%d,", &counts[i])
 		}
 	}

@@ -53,6 +53,15 @@
 //
 // The server must be the primary.
 //
+// # A cluster
+//
+// Each node has a breaker of its own: one that is dead costs its own keys only, if the
+// cluster is set to cluster-require-full-coverage no. Slots may move: while one is on its
+// way, what takes or ends a lease of its keys, or changes a value, waits for it to arrive,
+// within the context; behind it caches read again what they have locally. The user needs
+// +cluster|slots and +cluster|nodes as well, and +cluster|shards from Redis 8 on. More in
+// docs/protocols.md.
+//
 // # Failover
 //
 // A replica that takes the primary's place, or a server that is restarted with what it had
@@ -81,6 +90,8 @@
 //	              last, two hours at least; that of the whole cache does not expire
 //
 // A key of another type or form in these places is overwritten by the next load.
+// store.Inspector, which the sessions implement for operators, shows all of it with one
+// script that reads, and needs no other rights.
 //
 // A tracking server remembers each key that a connection has read until it changes:
 // about 115 bytes a key (measured), with one connection, and tracking-table-max-keys of them (a million).
@@ -96,7 +107,7 @@
 //
 // Every error is a [store.Error]. It wraps store.ErrUnavailable when the server could
 // not be asked or did not answer within the context, and when it said that it is not
-// ready (LOADING, CLUSTERDOWN, MASTERDOWN, READONLY, TRYAGAIN). Every other refusal
-// (OOM, NOPERM, WRONGPASS, ...) is an answer: the server is there. No operation outlives
+// ready (LOADING, CLUSTERDOWN, MASTERDOWN, READONLY). Every other refusal
+// (OOM, NOPERM, WRONGPASS, TRYAGAIN, ...) is an answer: the server is there. No operation outlives
 // its context, whatever the server does.
 package redisstore

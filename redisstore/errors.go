@@ -23,7 +23,7 @@ func (m misuse) Error() string { return string(m) }
 
 // passing are the refusals that say "not now" rather than "not this": the server
 // loads its data, has lost its primary, or is none any more.
-var passing = []string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN"}
+var passing = []string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY"}
 
 // failure wraps what went wrong in the error type of the contract.
 func (s *Store) failure(op string, err error) error {
@@ -88,6 +88,12 @@ func unreachable(err error) bool {
 func isWrongType(err error) bool {
 	refusal, ok := rueidis.IsRedisErr(err)
 	return ok && strings.HasPrefix(refusal.Error(), "WRONGTYPE")
+}
+
+// isTryAgain says that a slot of the cluster is on its way, and with it some of the keys.
+func isTryAgain(err error) bool {
+	refusal, ok := rueidis.IsRedisErr(err)
+	return ok && refusal.IsTryAgain()
 }
 
 func isReadOnly(err error) bool {

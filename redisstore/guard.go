@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -17,6 +18,9 @@ import (
 // behind otherwise. Those goroutines end when the server answers or rueidis declares
 // the connection dead (about ten seconds).
 //
+// In a cluster each server has a guard, since each has a ring: one that hangs neither takes
+// the places of the others' commands, nor do their answers say anything about it.
+//
 // places is the bound of both: fewer than the ring has. While the store is not suspect
 // no command has been given up since the last answer, so there is a place in the ring
 // for whoever has one here.
@@ -26,6 +30,34 @@ type guard struct {
 	// that got one. Replies come in order, so that answer means that the ring has
 	// been drained of all that were given up before.
 	suspect atomic.Bool
+}
+
+func newGuard(places int) *guard { return &guard{places: make(chan struct{}, places)} }
+
+// guardOf is the guard of a key's server, by any key of ours.
+func (s *Store) guardOf(full string) *guard {
+	c := s.atlas.present.Load()
+	if c == nil {
+		return s.guard
+	}
+	return c.guards[c.owners[slotOfFull(full)]]
+}
+
+// dialing suspects the server at an address that is being connected to, or all of them if
+// it is not known which one that is.
+func (s *Store) dialing(addr string) {
+	s.guard.suspect.Store(true)
+	c := s.atlas.present.Load()
+	if c == nil {
+		return
+	}
+	if i := slices.Index(c.addrs, addr); i > 0 {
+		c.guards[i].suspect.Store(true)
+		return
+	}
+	for _, g := range c.guards {
+		g.suspect.Store(true)
+	}
 }
 
 // defaultPlaces suits rueidis' default ring; placesFor suits any.

@@ -24,6 +24,8 @@ type conn struct {
 	// watch looks now and then who is behind the connections of a cluster client of the
 	// user's, and is nil for others.
 	watch *lookout
+	// survey keeps the chart of a cluster, and is nil where there is none.
+	survey *survey
 	// failed is told of every command that ended without an answer before its context did,
 	// and may be nil.
 	failed func()

@@ -35,7 +35,16 @@ const nodeTimeout = time.Second
 // borrow makes a conn of a cluster client.
 func (s *Store) borrow(client rueidis.Client) *conn {
 	l := &lookout{store: s, client: client, start: time.Now()}
-	return &conn{CommandClient: client, client: client, borrowed: true, watch: l, failed: func() { l.failed.Store(true) }}
+	c := &conn{CommandClient: client, client: client, borrowed: true, watch: l, survey: s.explore(client, l),
+		failed: func() { l.failed.Store(true) }}
+	if v := c.survey; v != nil {
+		c.shut = v.stop
+		c.failed = func() {
+			l.failed.Store(true)
+			v.hurry()
+		}
+	}
+	return c
 }
 
 // look asks the nodes who they are, if that is due.

@@ -30,6 +30,7 @@ func New(client rueidis.Client, opts ...Option) *Store {
 	}
 	dial := func() (*conn, error) { return s.dedicate(client, !o.noTracking) }
 	if client.Mode() == rueidis.ClientModeCluster {
+		s.cluster = true
 		dial = func() (*conn, error) { return s.borrow(client), nil }
 	}
 	s.link = &link{addr: func() string { return nodes(client) }, dial: dial}

@@ -92,6 +92,7 @@ func OpenOption(option rueidis.ClientOption, opts ...Option) (*Store, error) {
 		return nil, fmt.Errorf("redisstore: open: %w", err)
 	}
 	s := newStore(placesFor(option.RingScaleEachConn), o)
+	s.cluster = len(option.InitAddress) > 1 && option.Sentinel.MasterSet == "" && !option.ForceSingleClient
 	addr := strings.Join(option.InitAddress, ",")
 	tracked := !o.noTracking && !option.DisableCache && !option.AlwaysRESP2
 	s.link = &link{
@@ -131,6 +132,9 @@ func (s *Store) connect(option rueidis.ClientOption, tracked bool) (*conn, error
 		also := option.OnInvalidations
 		option.OnInvalidations = func(keys []rueidis.RedisMessage) {
 			s.pushed(keys)
+			if v := s.survey.Load(); keys == nil && v != nil {
+				v.hurry() // a connection was lost, perhaps with its node
+			}
 			if also != nil {
 				also(keys)
 			}
@@ -140,7 +144,18 @@ func (s *Store) connect(option rueidis.ClientOption, tracked bool) (*conn, error
 	}
 	client, err := rueidis.NewClient(option)
 	if err == nil {
-		return &conn{CommandClient: client, client: client, push: tracked, shut: client.Close}, nil
+		c := &conn{CommandClient: client, client: client, push: tracked, shut: client.Close}
+		if client.Mode() == rueidis.ClientModeCluster {
+			c.survey = s.explore(client, nil)
+		}
+		if v := c.survey; v != nil {
+			c.failed = v.hurry
+			c.shut = func() {
+				v.stop()
+				client.Close()
+			}
+		}
+		return c, nil
 	}
 	if client != nil {
 		client.Close()

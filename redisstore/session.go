@@ -95,8 +95,9 @@ func (s *session) Get(ctx context.Context, key string) (store.Item, error) {
 	}
 	// As an arbitrary command, which rueidis does not repeat: for a read-only one it
 	// would try again until the context ends, though the server refuses connections.
-	cmd := c.B().Arbitrary("GET").Keys(valueKey(s.prefix, key)).Build()
-	result := s.store.guard.do(ctx, c, cmd)
+	value := valueKey(s.prefix, key)
+	cmd := c.B().Arbitrary("GET").Keys(value).Build()
+	result := s.store.guardOf(value).do(ctx, c, cmd)
 	data, err := result.AsBytes() // the message's own bytes; nobody else has them
 	switch {
 	case err == nil:
@@ -293,14 +294,26 @@ func (s *session) writeAll(ctx context.Context, c *conn, calls []call, writes []
 	return err
 }
 
-// Ping implements store.Session.
+// Ping implements store.Session. In a cluster it asks every primary, or one if they are not
+// known.
 func (s *session) Ping(ctx context.Context) error {
 	c, err := s.conn(ctx)
 	if err != nil {
 		return s.store.failure("ping", err)
 	}
-	// With a message that makes it known as an operation of ours: see wire.
-	return s.store.failure("ping", s.store.guard.do(ctx, c, c.B().Arbitrary("PING").Args(keyPrefix).Build()).Error())
+	if c.survey != nil {
+		return s.store.failure("ping", c.survey.ping(ctx))
+	}
+	ping := greeting(c)
+	if c.client.Mode() == rueidis.ClientModeCluster { // without a key it may go to a replica
+		ping = c.B().Arbitrary("EXISTS").Keys(valueKey(s.prefix, "")).Build()
+	}
+	return s.store.failure("ping", s.store.guard.do(ctx, c, ping).Error())
+}
+
+// greeting is a PING with a message that makes it known as an operation of ours: see wire.
+func greeting(c rueidis.CommandClient) rueidis.Completed {
+	return c.B().Arbitrary("PING").Args(keyPrefix).Build()
 }
 
 // Close implements store.Session. Closing twice is fine. An event that another

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/onefill/onefill/store"
 	"github.com/redis/rueidis"
@@ -15,10 +17,14 @@ import (
 // serves any number of caches.
 type Store struct {
 	link   *link
-	guard  guard
-	board  *board
-	roster *roster
-	wires  wires
+	guard  *guard                 // of the only server
+	atlas  *atlas                 // of a cluster's
+	survey atomic.Pointer[survey] // nil: not a cluster, or not known
+	// cluster: it is one for sure, also before it can be reached.
+	cluster bool
+	board   *board
+	roster  *roster
+	wires   wires
 	// confirmation is what writes wait for, nil: nothing.
 	confirmation *confirmation
 	// product is what the server calls itself, "" until it has been asked.
@@ -33,7 +39,7 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 func newStore(places int, o options) *Store {
-	s := &Store{board: newBoard(), guard: guard{places: make(chan struct{}, places)}, confirmation: o.confirm}
+	s := &Store{board: newBoard(), guard: newGuard(places), atlas: newAtlas(places), confirmation: o.confirm}
 	s.roster = newRoster(s.replaced)
 	s.sessions.Store(&map[string][]*session{})
 	return s
@@ -70,6 +76,9 @@ func (s *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, er
 			sess.Close()
 			return nil, s.failure("attach", err)
 		}
+	}
+	if s.inCluster() {
+		return &shardedSession{sess}, nil
 	}
 	return sess, nil
 }
@@ -126,12 +135,15 @@ func (s *Store) conn(ctx context.Context) (*conn, error) {
 
 // run runs one script, by its text if the server does not know its hash.
 func (s *Store) run(ctx context.Context, c *conn, script call) rueidis.RedisResult {
-	result := s.guard.do(ctx, c, script.byHash(c.B()))
-	if unknownScript(result.Error()) {
-		result = s.guard.do(ctx, c, script.byText(c.B()))
-	}
-	s.noteError(c, result.Error())
-	return result
+	return s.whileMoving(ctx, func() rueidis.RedisResult {
+		g := s.guardOf(script.keys[0])
+		result := g.do(ctx, c, script.byHash(c.B()))
+		if unknownScript(result.Error()) {
+			result = g.do(ctx, c, script.byText(c.B()))
+		}
+		s.noteError(c, result.Error())
+		return result
+	})
 }
 
 // runMarked is run in a pipeline with a marker: when that has been answered, the
@@ -140,15 +152,48 @@ func (s *Store) runMarked(ctx context.Context, c *conn, script call) rueidis.Red
 	if !c.push {
 		return s.run(ctx, c, script)
 	}
-	results := s.guard.doMulti(ctx, c, []rueidis.Completed{script.byHash(c.B()), marker(c, script)})
-	if unknownScript(results[0].Error()) {
-		results = s.guard.doMulti(ctx, c, []rueidis.Completed{script.byText(c.B()), marker(c, script)})
+	return s.whileMoving(ctx, func() rueidis.RedisResult {
+		g := s.guardOf(script.keys[0])
+		results := g.doMulti(ctx, c, []rueidis.Completed{script.byHash(c.B()), marker(c, script)})
+		if unknownScript(results[0].Error()) {
+			results = g.doMulti(ctx, c, []rueidis.Completed{script.byText(c.B()), marker(c, script)})
+		}
+		s.noteError(c, results[0].Error())
+		if err := results[1].NonRedisError(); err != nil && results[0].Error() == nil {
+			return rueidis.NewErrorResult(err)
+		}
+		return results[0]
+	})
+}
+
+// Pauses between attempts at keys that are on their way.
+const (
+	minMovingPause = time.Millisecond
+	maxMovingPause = 16 * time.Millisecond
+)
+
+// whileMoving repeats a script as long as the cluster says TRYAGAIN: the slot is on its
+// way to another node, and the two keys of a value are not both on one side of it, or are
+// absent. Nothing has been done then. It ends as soon as the slot has arrived, and at the
+// latest a moment before the context.
+func (s *Store) whileMoving(ctx context.Context, run func() rueidis.RedisResult) rueidis.RedisResult {
+	for pause := minMovingPause; ; pause = min(2*pause, maxMovingPause) {
+		result := run()
+		if !isTryAgain(result.Error()) {
+			return result
+		}
+		// An attempt that the deadline cuts off would leave it open whether it was applied.
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 2*pause {
+			return result
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return result
+		}
 	}
-	s.noteError(c, results[0].Error())
-	if err := results[1].NonRedisError(); err != nil && results[0].Error() == nil {
-		return rueidis.NewErrorResult(err)
-	}
-	return results[0]
 }
 
 // marker goes to the node that the script goes to, hence the key. It is an arbitrary
@@ -157,16 +202,54 @@ func marker(c *conn, script call) rueidis.Completed {
 	return c.B().Arbitrary("EXISTS").Keys(script.keys[0]).Build()
 }
 
-// runAll runs scripts in pipelines and returns the first error. A pipeline is kept
-// short: rueidis sends one of 2,000 commands or more over a connection of its own.
+// runAll runs scripts in pipelines, in a cluster one for each server at the same time:
+// one that is down holds up its own keys only. The error is the first one of a server that
+// has one.
 func (s *Store) runAll(ctx context.Context, c *conn, calls []call) error {
-	const longest = 256
-	for len(calls) > 0 {
-		n := min(longest, len(calls))
-		if err := s.runPipeline(ctx, c, calls[:n]); err != nil {
+	groups := s.byServer(calls)
+	if len(groups) == 1 {
+		return s.runPipelines(ctx, c, groups[0])
+	}
+	errs := make([]error, len(groups))
+	var all sync.WaitGroup
+	for i, group := range groups {
+		all.Go(func() { errs[i] = s.runPipelines(ctx, c, group) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
 			return err
 		}
-		calls = calls[n:]
+	}
+	return nil
+}
+
+func (s *Store) byServer(calls []call) [][]call {
+	if s.atlas.present.Load() == nil || len(calls) == 1 {
+		return [][]call{calls}
+	}
+	var groups [][]call
+	places := map[string]int{}
+	for _, each := range calls {
+		server := s.atlas.server(slotOfFull(each.keys[0]))
+		i, ok := places[server]
+		if !ok {
+			i = len(groups)
+			places[server], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], each)
+	}
+	return groups
+}
+
+// runPipelines runs the scripts of one server, until the first error. A pipeline is kept
+// short: rueidis sends one of 2,000 commands or more over a connection of its own.
+func (s *Store) runPipelines(ctx context.Context, c *conn, calls []call) error {
+	const longest = 256
+	for chunk := range slices.Chunk(calls, longest) {
+		if err := s.runPipeline(ctx, c, chunk); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -181,11 +264,11 @@ func (s *Store) runPipeline(ctx context.Context, c *conn, calls []call) error {
 			cmds = append(cmds, marker(c, each))
 		}
 	}
-	results := s.guard.doMulti(ctx, c, cmds)
+	results := s.guardOf(calls[0].keys[0]).doMulti(ctx, c, cmds)
 	var first error
 	for i, each := range calls {
 		err := results[i].Error()
-		if unknownScript(err) {
+		if unknownScript(err) || isTryAgain(err) {
 			err = s.runMarked(ctx, c, each).Error() // and the others after it find it known
 		}
 		if err != nil && first == nil {

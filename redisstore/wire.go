@@ -48,6 +48,15 @@ func (w *wire) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
+// Read implements net.Conn. A redirection says that the chart of the cluster is behind.
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if v := w.store.survey.Load(); v != nil && bytes.Contains(p[:n], []byte("-MOVED ")) {
+		v.hurry()
+	}
+	return n, err
+}
+
 func (w *wire) Close() error {
 	w.store.wires.remove(w)
 	return w.Conn.Close()
@@ -114,7 +123,7 @@ func (s *Store) watchedDial(option *rueidis.ClientOption) dialFunc {
 	dial, as := userDial(option), *option
 	sentinels := markSentinels(option)
 	return func(ctx context.Context, dst string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
-		s.guard.suspect.Store(true)
+		s.dialing(dst)
 		conn, err := dial(ctx, dst, dialer, config)
 		if err != nil || sentinels != nil && dialer.Resolver == sentinels {
 			return conn, err
