@@ -11,6 +11,7 @@ import (
 
 	"github.com/onefill/onefill/pgqueue"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const (
@@ -34,10 +35,14 @@ type database struct {
 
 func (d *database) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&d.url, "postgres", "", "URL of the PostgreSQL, without a password; ONEFILL_POSTGRES may hold one")
-	f.StringVar(&d.schema, "schema", pgqueue.DefaultSchema, "PostgreSQL schema that the tables are in")
+	registerPostgres(f, &d.url, &d.schema)
 	f.DurationVar(&d.timeout, "timeout", 30*time.Second, "bound on each question to the server")
 	f.BoolVar(&d.asJSON, "json", false, asJSONUsage)
+}
+
+func registerPostgres(f *pflag.FlagSet, url, schema *string) {
+	f.StringVar(url, "postgres", "", "URL of the PostgreSQL, without a password; ONEFILL_POSTGRES may hold one")
+	f.StringVar(schema, "schema", pgqueue.DefaultSchema, "PostgreSQL schema that the tables are in")
 }
 
 // open makes the queue; it does not talk to the server.
@@ -51,7 +56,11 @@ func (d *database) open(cmd *cobra.Command) (*pgqueue.Queue, error) {
 	case d.timeout <= 0:
 		return nil, &exitError{exitInput, fmt.Errorf("--timeout: %v; it must be positive", d.timeout)}
 	}
-	q, err := pgqueue.Open(d.url, pgqueue.Schema(d.schema), pgqueue.Logger(slog.New(slog.DiscardHandler)))
+	return openQueue(d.url, d.schema)
+}
+
+func openQueue(url, schema string) (*pgqueue.Queue, error) {
+	q, err := pgqueue.Open(url, pgqueue.Schema(schema), pgqueue.Logger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, &exitError{exitInput, err}
 	}
@@ -70,9 +79,7 @@ func (d *database) with(cmd *cobra.Command, fn func(ctx context.Context, q *pgqu
 
 // ask bounds one question.
 func ask[T any](ctx context.Context, d *database, question func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
-	defer cancel()
-	return question(ctx)
+	return bounded(ctx, d.timeout, question)
 }
 
 // printJSON prints one line.

@@ -13,11 +13,8 @@ import (
 
 	"github.com/onefill/onefill"
 	"github.com/onefill/onefill/invalidation"
-	"github.com/onefill/onefill/memcachestore"
 	"github.com/onefill/onefill/pgqueue"
 	"github.com/onefill/onefill/queue"
-	"github.com/onefill/onefill/redisstore"
-	"github.com/onefill/onefill/store"
 	"github.com/spf13/cobra"
 )
 
@@ -29,17 +26,13 @@ what Options.Key makes of it. - reads keys from standard input, one a line.
 application does it. There the key is the application's: a string or number as it is, of
 other types as JSON, with --json-keys. Only so can the key be loaded again, --refresh.
 
-The store is that of ONEFILL_REDIS or --redis, or of ONEFILL_MEMCACHED or --memcached, and
---memcached names the servers exactly as the application does, since that decides who
-has a key. --redis takes no password, ONEFILL_REDIS does.
-
-`
+` + storeHelp
 
 type invalidateFlags struct {
 	database
-	cache, redis, memcached string
-	throughQueue, jsonKeys  bool
-	expire, refresh         bool
+	storeFlags
+	throughQueue, jsonKeys bool
+	expire, refresh        bool
 }
 
 func newInvalidate() *cobra.Command {
@@ -64,9 +57,7 @@ func newInvalidate() *cobra.Command {
 	}
 	o.database.register(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.cache, "cache", "", "name of the cache (Options.Name)")
-	f.StringVar(&o.redis, "redis", "", "URL of the Redis or Valkey, without a password; ONEFILL_REDIS may hold one")
-	f.StringVar(&o.memcached, "memcached", "", "addresses of the memcached servers, comma-separated")
+	o.storeFlags.register(f)
 	f.BoolVar(&o.throughQueue, "through-queue", false, "enqueue jobs instead")
 	f.BoolVar(&o.expire, "expire", false, "make the keys stale instead of removing them")
 	f.BoolVar(&o.refresh, "refresh", false, "have the keys loaded again; needs --through-queue")
@@ -77,27 +68,23 @@ func newInvalidate() *cobra.Command {
 
 // check returns the keys, or what is wrong with the command line.
 func (o *invalidateFlags) check(cmd *cobra.Command, args []string) ([]string, error) {
-	bad := func(format string, args ...any) ([]string, error) {
-		return nil, &exitError{exitInput, fmt.Errorf(format, args...)}
-	}
-	if err := store.ValidName(o.cache); err != nil {
-		return bad("--cache: %w", err)
+	if err := o.checkCache(); err != nil {
+		return nil, err
 	}
 	switch {
 	case o.expire && o.refresh:
-		return bad("--expire: excludes --refresh")
+		return nil, badInput("--expire: excludes --refresh")
 	case o.refresh && !o.throughQueue:
-		return bad("--refresh: needs --through-queue: only the application can load")
+		return nil, badInput("--refresh: needs --through-queue: only the application can load")
 	case o.jsonKeys && !o.throughQueue:
-		return bad("--json-keys: needs --through-queue: the store has strings")
-	case o.throughQueue: // the stores of the environment are not asked
-	case o.redis != "" && o.memcached != "":
-		return bad("--redis: excludes --memcached")
-	case o.redis == "" && o.memcached == "":
-		return bad("--redis, --memcached: no store is given; set ONEFILL_REDIS to redis://user:password@host:6379, or give --memcached host:11211")
+		return nil, badInput("--json-keys: needs --through-queue: the store has strings")
+	case o.timeout <= 0:
+		return nil, badInput("--timeout: %v; it must be positive", o.timeout)
 	}
-	if o.timeout <= 0 {
-		return bad("--timeout: %v; it must be positive", o.timeout)
+	if !o.throughQueue { // the stores of the environment are not asked
+		if err := o.storeFlags.check(cmd.Flags()); err != nil {
+			return nil, err
+		}
 	}
 	keys := args
 	if len(args) == 1 && args[0] == "-" {
@@ -107,11 +94,11 @@ func (o *invalidateFlags) check(cmd *cobra.Command, args []string) ([]string, er
 		}
 	}
 	if len(keys) == 0 {
-		return bad("no key is given")
+		return nil, badInput("no key is given")
 	}
 	for i, key := range keys {
 		if key == "" {
-			return bad("key %d is empty; every key has a name", i+1)
+			return nil, badInput("key %d is empty; every key has a name", i+1)
 		}
 	}
 	return keys, withoutSecret(cmd.Flags(), "redis")
@@ -171,7 +158,7 @@ func (o *invalidateFlags) print(w io.Writer, line invalidateLine) error {
 
 // direct asks the store.
 func (o *invalidateFlags) direct(cmd *cobra.Command, keys []string) error {
-	st, through, closeStore, err := o.openStore()
+	st, through, closeStore, err := o.storeFlags.open()
 	if err != nil {
 		return err
 	}
@@ -189,18 +176,6 @@ func (o *invalidateFlags) direct(cmd *cobra.Command, keys []string) error {
 		return err
 	}
 	return o.print(cmd.OutOrStdout(), invalidateLine{Through: through, Keys: len(keys)})
-}
-
-func (o *invalidateFlags) openStore() (st store.Store, through string, closeStore func(), err error) {
-	if o.memcached != "" {
-		m := memcachestore.New(strings.Split(o.memcached, ",")...)
-		return m, "memcached", func() { m.Close() }, nil
-	}
-	r, err := redisstore.Open(o.redis)
-	if err != nil {
-		return nil, "", nil, &exitError{exitInput, fmt.Errorf("--redis: %w", err)}
-	}
-	return r, "redis", func() { r.Close() }, nil
 }
 
 // enqueue leaves it to a worker.

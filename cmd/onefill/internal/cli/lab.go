@@ -147,7 +147,8 @@ func colorful(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w)
 }
 
-func isTerminal(w io.Writer) bool {
+// isTerminal is for a reader or a writer.
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false

@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	sharedPostgres.Stop()
+	stopShared()
 	os.RemoveAll(buildDir)
 	os.Exit(code)
 }

@@ -47,6 +47,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	completions(root) // now, as it remembers where to write
 	err := root.ExecuteContext(ctx)
 	code, text := exitFor(ctx, err)
 	if text != "" {
@@ -74,8 +75,8 @@ func exitFor(ctx context.Context, err error) (code int, text string) {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "onefill",
-		Short:         "Shows what the cache library onefill does, on real servers, and looks after its queue",
-		Long:          "onefill shows what the cache library onefill does, on real servers, and looks after\nits queue in PostgreSQL.\n\n" + exitHelp,
+		Short:         "Shows what the cache library onefill does, looks into its stores, and looks after its queue",
+		Long:          "onefill shows what the cache library onefill does, on real servers, looks into the stores\nof running applications, and looks after their queue in PostgreSQL.\n\n" + exitHelp,
 		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -85,7 +86,10 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitInput, err} })
-	root.AddCommand(newLab(), newReader(), newSize(), newMigrate(), newQueue(), newDead(), newInvalidate())
+	root.AddCommand(newLab(), newReader(), newSize(), newMigrate(), newQueue(), newDead(), newInvalidate(),
+		newInspect(), newWhy(), newLease(), newDoctor())
+	root.AddCommand(newWatch(), newTop(), newLive())
+	root.AddCommand(newBench(), newBenchChild())
 	return root
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // cell is one scenario in one mode.
@@ -125,7 +127,7 @@ func (c *cell) awaitReading(ctx context.Context) error {
 		if n > 0 {
 			return nil
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := recipe.Pause(ctx, time.Millisecond); err != nil {
 			return fmt.Errorf("wait for the first load: %w", err)
 		}
 	}

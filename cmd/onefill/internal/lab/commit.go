@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/onefill/onefill/pgqueue"
 )
 
@@ -247,14 +248,14 @@ func (p *commitPlay) havoc(ctx context.Context) error {
 func (p *commitPlay) stopAndStart(ctx context.Context) error {
 	wait := commitBefore
 	for range commitStops {
-		if err := pause(ctx, wait); err != nil {
+		if err := recipe.Pause(ctx, wait); err != nil {
 			return err
 		}
 		if err := p.run.store.damage.stop(ctx); err != nil {
 			return fmt.Errorf("stop the store: %w", err)
 		}
 		p.out.StoreStops++
-		if err := pause(ctx, commitAway); err != nil {
+		if err := recipe.Pause(ctx, commitAway); err != nil {
 			return err
 		}
 		if err := p.run.store.damage.start(ctx); err != nil {
@@ -262,7 +263,7 @@ func (p *commitPlay) stopAndStart(ctx context.Context) error {
 		}
 		wait = commitBetween
 	}
-	return pause(ctx, commitAfter)
+	return recipe.Pause(ctx, commitAfter)
 }
 
 // quiet ends the writers in order, lets the workers do what is left, and ends the readers.
@@ -275,7 +276,7 @@ func (p *commitPlay) quiet(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := pause(ctx, commitPushes); err != nil {
+	if err := recipe.Pause(ctx, commitPushes); err != nil {
 		return err
 	}
 	_, err := p.readers().each(ctx, func(int) command { return command{Op: opHalt} })
@@ -301,7 +302,7 @@ func (p *commitPlay) drain(ctx context.Context) error {
 		if p.out.JobsLeft == 0 || took > commitDrain {
 			return nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := recipe.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 )
@@ -98,7 +99,7 @@ func TestStopKeepsTheData(t *testing.T) {
 	d := &damaged{faults: redisFaults{processFaults{srv}}}
 	ctx := t.Context()
 	for _, value := range []string{"v", "w"} {
-		p, err := openPlainRedis(ctx, srv.URL())
+		p, err := recipe.OpenRedis(ctx, srv.URL())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestStopKeepsTheData(t *testing.T) {
 		if err := d.start(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if p, err = openPlainRedis(ctx, srv.URL()); err != nil {
+		if p, err = recipe.OpenRedis(ctx, srv.URL()); err != nil {
 			t.Fatal(err)
 		}
 		if got, found, err := p.Get(ctx, "k"); err != nil || !found || got != value {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 )
@@ -62,7 +63,7 @@ func storeFaults(t *testing.T, s *storeServer) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if _, _, err := (bounded{p, 50 * time.Millisecond}).Get(ctx, "k"); err == nil || time.Since(start) < 50*time.Millisecond {
+	if _, _, err := (recipe.Bounded{Store: p, Timeout: 50 * time.Millisecond}).Get(ctx, "k"); err == nil || time.Since(start) < 50*time.Millisecond {
 		t.Errorf("frozen: answered with %v after %v", err, time.Since(start))
 	}
 	if err := s.damage.heal(ctx); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // The modes: ways to put a cache before the database.
@@ -35,11 +37,7 @@ type leaser interface {
 	Drop(ctx context.Context, key, holder string) (bool, error)
 }
 
-type answer struct {
-	payload string
-	source  string
-	stale   bool
-}
+type answer = recipe.Answer
 
 // load is what every mode calls when it has to: one operation of the origin.
 type load func(ctx context.Context, key string) (string, error)
@@ -80,16 +78,22 @@ func openReader(ctx context.Context, mode string, spec storeSpec, cfg readerConf
 		return nil, err
 	}
 	if cfg.policy.StoreTimeout > 0 {
-		plain = bounded{plain, cfg.policy.StoreTimeout}
+		plain = recipe.Bounded{Store: plain, Timeout: cfg.policy.StoreTimeout}
 	}
-	base := naive{store: plain, cfg: cfg}
+	base := recipe.Naive{Store: plain, Config: recipe.Config{
+		Load:    cfg.load,
+		TTL:     func(ctx context.Context) time.Duration { return ttlOf(ctx, cfg.ttl) },
+		Lease:   cfg.lease,
+		Key:     func(key string) string { return plainKey(cfg.run, key) },
+		LockKey: func(key string) string { return lockKey(cfg.run, key) },
+	}}
 	switch mode {
 	case ModeNaive:
 		return &base, nil
 	case ModeLocal:
-		return &local{naive: base}, nil
+		return &recipe.Local{Naive: base}, nil
 	case ModeLock:
-		return &lock{naive: base}, nil
+		return &recipe.Lock{Naive: base}, nil
 	}
 	plain.Close()
 	return nil, fmt.Errorf("unknown mode %q", mode)

@@ -77,7 +77,7 @@ func openOnefill(ctx context.Context, spec storeSpec, cfg readerConfig) (*cached
 
 func (c *cached) Get(ctx context.Context, key string) (answer, error) {
 	r, err := c.cache.Fetch(ctx, key)
-	return answer{payload: r.Value, source: r.Source.String(), stale: r.Stale}, err
+	return answer{Payload: r.Value, Source: r.Source.String(), Stale: r.Stale}, err
 }
 
 func (c *cached) Invalidate(ctx context.Context, key string) error {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // An origin is the database that the loaders ask. It counts its operations
@@ -117,7 +119,7 @@ func outcomeOf(err error) string {
 }
 
 // connectTimeout bounds how long a server may take to accept a connection.
-const connectTimeout = 5 * time.Second
+const connectTimeout = recipe.ConnectTimeout
 
 // cleanupTimeout bounds what is done on a context of its own after the caller's
 // context has ended.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // An outage scenario makes calls at even intervals, whatever becomes of them, for keys
@@ -139,7 +141,7 @@ func playOutage(harm, repair func(ctx context.Context, o *outage) error, after t
 		if err := o.tellTraffic(ctx, func(int) command { return command{Op: opTraffic} }, nil); err != nil {
 			return err
 		}
-		if err := pause(ctx, outageBefore); err != nil {
+		if err := recipe.Pause(ctx, outageBefore); err != nil {
 			return err
 		}
 		if o.before, err = o.recent(ctx, o.began); err != nil {
@@ -205,7 +207,7 @@ func freezeStore(_ context.Context, o *outage) error {
 // healAfter lets the outage last, then ends it.
 func healAfter(lasts time.Duration, what string) func(ctx context.Context, o *outage) error {
 	return func(ctx context.Context, o *outage) error {
-		if err := pause(ctx, lasts); err != nil {
+		if err := recipe.Pause(ctx, lasts); err != nil {
 			return err
 		}
 		o.until = time.Now()
@@ -220,7 +222,7 @@ func healAfter(lasts time.Duration, what string) func(ctx context.Context, o *ou
 // awaitRecovery waits for as long as every mode is looked at, and for onefill until the
 // traffic is as it was before the outage.
 func (o *outage) awaitRecovery(ctx context.Context, after time.Duration) error {
-	if err := pause(ctx, after); err != nil || o.mode != ModeOnefill {
+	if err := recipe.Pause(ctx, after); err != nil || o.mode != ModeOnefill {
 		return err
 	}
 	for time.Since(o.back) < after+outagePatience {
@@ -229,7 +231,7 @@ func (o *outage) awaitRecovery(ctx context.Context, after time.Duration) error {
 		if err != nil || now.recovered(o.before) {
 			return err
 		}
-		if err := pause(ctx, bucket); err != nil {
+		if err := recipe.Pause(ctx, bucket); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 func TestDemandServed(t *testing.T) {
@@ -105,7 +107,7 @@ func TestMeasureOutage(t *testing.T) {
 		case n >= 500 && n < 2010: // the store is away
 			c.calls = append(c.calls, at(10_000+n, 700, KindError, "", false))
 		default:
-			c.calls = append(c.calls, at(10_000+n, 2, KindValue, sourceStore, false))
+			c.calls = append(c.calls, at(10_000+n, 2, KindValue, recipe.SourceStore, false))
 		}
 	}
 	begins := func(atMS ...int64) {

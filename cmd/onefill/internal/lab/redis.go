@@ -10,65 +10,12 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/redisstore"
 	"github.com/onefill/onefill/store"
-	"github.com/redis/rueidis"
 )
-
-// plainRedis is the client of the recipes: no client-side cache.
-type plainRedis struct{ client rueidis.Client }
-
-func openPlainRedis(ctx context.Context, url string) (*plainRedis, error) {
-	opt, err := rueidis.ParseURL(url)
-	if err != nil {
-		return nil, err
-	}
-	opt.DisableCache = true
-	opt.DisableRetry = true    // what a dead server costs is to be seen, not how long the client hopes
-	opt.PipelineMultiplex = -1 // one connection a process, so that the warm-up opens all of them
-	opt.Dialer.Timeout = connectTimeout
-	opt.ConnWriteTimeout = connectTimeout // also of the handshake
-	client, err := rueidis.NewClient(opt)
-	if err != nil {
-		return nil, err
-	}
-	p := &plainRedis{client}
-	if err := client.Do(ctx, client.B().Ping().Build()).Error(); err != nil {
-		client.Close()
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *plainRedis) Get(ctx context.Context, key string) (string, bool, error) {
-	value, err := p.client.Do(ctx, p.client.B().Get().Key(key).Build()).ToString()
-	if rueidis.IsRedisNil(err) {
-		return "", false, nil
-	}
-	return value, err == nil, err
-}
-
-func (p *plainRedis) Set(ctx context.Context, key, value string, ttl time.Duration) error {
-	return p.client.Do(ctx, p.client.B().Set().Key(key).Value(value).Px(ttl).Build()).Error()
-}
-
-func (p *plainRedis) Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error) {
-	err := p.client.Do(ctx, p.client.B().Set().Key(key).Value(value).Nx().Px(ttl).Build()).Error()
-	if rueidis.IsRedisNil(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func (p *plainRedis) Delete(ctx context.Context, key string) (bool, error) {
-	n, err := p.client.Do(ctx, p.client.B().Del().Key(key).Build()).AsInt64()
-	return n > 0, err
-}
-
-func (p *plainRedis) Close() { p.client.Close() }
 
 func openSharedRedis(url string) (store.Store, func() error, error) {
 	s, err := redisstore.Open(url)
@@ -123,12 +70,12 @@ func (f redisFaults) start(ctx context.Context) error { return f.server.Restart(
 
 // attachRedis uses a server that runs, and changes nothing there.
 func attachRedis(ctx context.Context, url string) (*storeServer, error) {
-	plain, err := openPlainRedis(ctx, url)
+	plain, err := recipe.OpenRedis(ctx, url)
 	if err != nil {
 		return nil, err
 	}
 	info := func(ctx context.Context, section string) (map[string]string, error) {
-		text, err := plain.client.Do(ctx, plain.client.B().Info().Section(section).Build()).ToString()
+		text, err := plain.Client.Do(ctx, plain.Client.B().Info().Section(section).Build()).ToString()
 		return parseInfo(text), err
 	}
 	about, err := info(ctx, "server")

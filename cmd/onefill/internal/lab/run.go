@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // Listener hears of a run's progress. Its functions may be nil.
@@ -334,7 +336,7 @@ func (r *run) removeKeys(ctx context.Context) error {
 		}
 		for _, key := range keys {
 			err = errors.Join(err, cache.Invalidate(ctx, key))
-			if l, ok := cache.(*lock); ok {
+			if l, ok := cache.(*recipe.Lock); ok {
 				_, dropErr := l.Drop(ctx, key, "")
 				err = errors.Join(err, dropErr)
 			}

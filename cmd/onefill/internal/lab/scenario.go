@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // A Scenario is one of the situations in which caches of this kind go wrong.
@@ -190,7 +192,7 @@ func playLatePublish(ctx context.Context, c *cell) error {
 	if _, err := c.run.fleet[last].do(ctx, command{Op: opInvalidate}); err != nil {
 		return err
 	}
-	if err := pause(ctx, c.run.cfg.gap()); err != nil {
+	if err := recipe.Pause(ctx, c.run.cfg.gap()); err != nil {
 		return err
 	}
 	if err := c.start(ctx, phaseHerd, c.callers(notFirst)); err != nil {
@@ -214,7 +216,7 @@ func playCancel(ctx context.Context, c *cell) error {
 	if err := c.start(ctx, phaseHerd, c.callers(notFirst)); err != nil {
 		return err
 	}
-	if err := pause(ctx, c.run.cfg.Load/2); err != nil {
+	if err := recipe.Pause(ctx, c.run.cfg.Load/2); err != nil {
 		return err
 	}
 	if _, err := c.run.fleet[0].do(ctx, command{Op: opCancel, Callers: []int{firstCaller}}); err != nil {
@@ -237,7 +239,7 @@ func playRelease(ctx context.Context, c *cell) error {
 		if won {
 			break
 		}
-		if err := pause(ctx, lockPauseMin); err != nil {
+		if err := recipe.Pause(ctx, recipe.LockPauseMin); err != nil {
 			return fmt.Errorf("B waits for the end of A's lock: %w", err)
 		}
 	}

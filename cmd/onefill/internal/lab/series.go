@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 // Outage is what a scenario with traffic and a fault gave in one mode: figures, and
@@ -74,7 +76,7 @@ func (t *tally) add(c Call) {
 	switch {
 	case c.Kind.Failed():
 		t.Failed++
-	case c.Source != sourceLoad:
+	case c.Source != recipe.SourceLoad:
 		t.Cached++
 	}
 	if c.Stale {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 )
 
 func op(startMS, endMS int64) Operation {
@@ -48,12 +50,12 @@ func TestSeries(t *testing.T) {
 	const ahead = 7 * time.Millisecond // the origin's clock
 	zero := time.UnixMilli(1000)
 	calls := []Call{
-		at(1000, 1, KindValue, sourceLocal, false),
-		at(1049, 60, KindValue, sourceLoad, false),
-		at(1050, 3, KindValue, sourceStore, true),
+		at(1000, 1, KindValue, recipe.SourceLocal, false),
+		at(1049, 60, KindValue, recipe.SourceLoad, false),
+		at(1050, 3, KindValue, recipe.SourceStore, true),
 		at(1060, 500, KindError, "", false),
-		at(1100, 2, KindNotFound, sourceLocal, false),
-		at(999, 1, KindValue, sourceLocal, false), // before
+		at(1100, 2, KindNotFound, recipe.SourceLocal, false),
+		at(999, 1, KindValue, recipe.SourceLocal, false), // before
 	}
 	ops := []Operation{op(1049+7, 1109+7), op(1060+7, 1070+7), op(1160+7, 0)}
 	s := makeSeries(calls, ops, zero, ahead, 201*time.Millisecond)

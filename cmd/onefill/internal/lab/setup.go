@@ -62,7 +62,7 @@ func (r *run) startRedis(ctx context.Context) (how string, err error) {
 		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 		defer cancel()
 		if r.store, err = attachRedis(connectCtx, strings.TrimSuffix(r.cfg.Redis, "/")); err != nil {
-			err = badInput("redis", "cannot use the server at %s: %v", hostOf(r.cfg.Redis), withoutURL(err))
+			err = badInput("redis", "cannot use the server at %s: %v", hostOf(r.cfg.Redis), err)
 		}
 		return howGiven, err
 	case !r.cfg.Embedded:
@@ -246,13 +246,4 @@ func oneLine(err error) string {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
 	return strings.Join(slices.Compact(lines), " ")
-}
-
-// withoutURL takes the URL, which may hold a password, out of a parser's error.
-func withoutURL(err error) error {
-	var parse *url.Error
-	if errors.As(err, &parse) {
-		return errors.New("no URL: " + strings.TrimSpace(parse.Err.Error()))
-	}
-	return err
 }

@@ -3,8 +3,8 @@ package lab
 import (
 	"context"
 	"fmt"
-	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/onefill/onefill/store"
 )
 
@@ -25,45 +25,7 @@ type storeSpec struct {
 }
 
 // plainStore is a shared cache as the recipes without onefill use it.
-type plainStore interface {
-	Get(ctx context.Context, key string) (value string, found bool, err error)
-	Set(ctx context.Context, key, value string, ttl time.Duration) error
-	// Add sets only what is absent, and says whether it did.
-	Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error)
-	// Delete says whether there was something.
-	Delete(ctx context.Context, key string) (bool, error)
-	Close()
-}
-
-// bounded bounds each operation, as StoreTimeout does for onefill.
-type bounded struct {
-	plainStore
-	timeout time.Duration
-}
-
-func (b bounded) Get(ctx context.Context, key string) (string, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	return b.plainStore.Get(ctx, key)
-}
-
-func (b bounded) Set(ctx context.Context, key, value string, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	return b.plainStore.Set(ctx, key, value, ttl)
-}
-
-func (b bounded) Add(ctx context.Context, key, value string, ttl time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	return b.plainStore.Add(ctx, key, value, ttl)
-}
-
-func (b bounded) Delete(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	return b.plainStore.Delete(ctx, key)
-}
+type plainStore = recipe.Store
 
 // storeServer is the parent's view of the store.
 type storeServer struct {
@@ -83,7 +45,7 @@ type storeServer struct {
 func openPlain(ctx context.Context, spec storeSpec) (plainStore, error) {
 	switch spec.Kind {
 	case StoreRedis:
-		return openPlainRedis(ctx, spec.URL)
+		return recipe.OpenRedis(ctx, spec.URL)
 	case StoreMemcached:
 		return openPlainMemcached(ctx, spec.URL)
 	}

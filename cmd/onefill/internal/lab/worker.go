@@ -332,12 +332,12 @@ func (cell *workerCell) call(ctx context.Context, id int, phase, key string) Cal
 	c.EndUS = c.StartUS + took.Microseconds()
 	var l loaded
 	if err == nil {
-		l, err = decodeLoaded(got.payload)
+		l, err = decodeLoaded(got.Payload)
 	}
 	c.Kind = kindOf(err)
 	switch c.Kind {
 	case KindValue:
-		c.Row, c.Operation, c.ReadUS, c.Source, c.Stale = l.Row, l.Operation, l.ReadUS, got.source, got.stale
+		c.Row, c.Operation, c.ReadUS, c.Source, c.Stale = l.Row, l.Operation, l.ReadUS, got.Source, got.Stale
 	default:
 		c.Error = err.Error()
 	}

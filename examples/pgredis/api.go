@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/onefill/onefill"
+)
+
+// api is the service's HTTP.
+type api struct {
+	users *users
+	cache *onefill.Cache[int64, user]
+}
+
+func (a *api) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /users/{id}", a.get)
+	mux.HandleFunc("PUT /users/{id}/name", a.rename)
+	return mux
+}
+
+func (a *api) get(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		http.Error(w, "an id is a number", http.StatusBadRequest)
+		return
+	}
+	u, err := a.cache.Get(r.Context(), id)
+	if err != nil {
+		fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(u); err != nil {
+		slog.Debug("a client has gone", "err", err)
+	}
+}
+
+func (a *api) rename(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	name, readErr := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
+	if err != nil || readErr != nil || strings.TrimSpace(string(name)) == "" {
+		http.Error(w, "an id is a number, and a name has 1 to 100 bytes", http.StatusBadRequest)
+		return
+	}
+	if err := a.users.rename(r.Context(), id, strings.TrimSpace(string(name))); err != nil {
+		fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// fail turns an error into a status. Which ones there are is in the documentation of package onefill.
+func fail(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case errors.Is(err, onefill.ErrNotFound):
+		http.Error(w, "there is no such user", http.StatusNotFound)
+		return
+	case r.Context().Err() != nil: // the client has gone
+		return
+	case errors.Is(err, onefill.ErrWaitTimeout), errors.Is(err, onefill.ErrOriginBusy), errors.Is(err, onefill.ErrClosed):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "busy, try again", http.StatusServiceUnavailable)
+	default:
+		http.Error(w, "failed", http.StatusInternalServerError)
+	}
+	slog.Error("a request failed", "path", r.URL.Path, "err", err)
+}
