@@ -6,7 +6,7 @@
 TESTFLAGS ?=
 FUZZTIME  ?= 30s
 
-.PHONY: help test deps lint fmt fuzz lab model tidy-check clean
+.PHONY: help test deps lint fmt fuzz lab model bench bench-quick tidy-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,12 @@ lab: ## 12 readers of one absent key, on real servers
 
 model: ## check the protocol's model exhaustively, some minutes (needs spin and gcc)
 	@model/run.sh
+
+bench: deps ## onefill beside its peers, in one run; writes docs/benchmarks.md (under 40 minutes, on a quiet machine)
+	@scripts/bench.sh -command "make bench" -docs ../docs
+
+bench-quick: deps ## the same with less of everything (under 4 minutes)
+	@scripts/bench.sh -quick -command "make bench-quick" -docs ../docs
 
 tidy-check: ## go.mod and go.sum of every module are what go mod tidy would write
 	@scripts/tidy-check.sh
