@@ -33,7 +33,7 @@ type Cache[K comparable, V any] struct {
 	tracer   Tracer   // nil unless Options.Observer is one
 	stats    counters
 	lastCost atomic.Int64 // of the last load here, or of the first one seen in an envelope; nanoseconds, 0: unknown
-	timers   sync.Pool    // of *time.Timer, so that a herd of waiters makes none
+	patience sharedLimit  // WaitTimeout, for those who wait for a flight
 
 	life    context.Context // ends when Close gives up waiting
 	end     context.CancelFunc
@@ -93,6 +93,7 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		debts:   newDebts(),
 	}
 	c.accept = c.acceptInterim
+	c.patience.timeout, c.patience.slice = o.WaitTimeout, min(o.WaitTimeout/256, 10*time.Millisecond)
 	c.tracer, _ = o.Observer.(Tracer)
 	c.life, c.end = context.WithCancel(context.Background())
 	size := o.Local
@@ -100,7 +101,7 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		size = LocalOptions{}
 	}
 	c.local = local.New[K, V](local.Options{MaxEntries: size.MaxEntries, MaxWeight: size.MaxBytes, Grace: o.grace(), Shared: o.Store != nil || o.Tags})
-	c.flights = flight.NewTable[outcome[V]]()
+	c.flights = flight.NewTable[outcome[V]](c.local.Now)
 	if o.Tags { // before the store can tell of any
 		c.tags = newTagging(after(longestJittered(o.TTL, o.Jitter), o.grace()))
 	}
@@ -161,12 +162,13 @@ func (c *Cache[K, V]) localTTL() time.Duration {
 	return c.opts.localTTL(c.remote != nil, c.remote != nil && c.remote.session.Features().Push)
 }
 
-// call is what a caller who waits until the moment until wants of a flight.
-func (c *Cache[K, V]) call(until int64) flight.Call[outcome[V]] {
+// call is what a caller who waits until a moment wants of a flight.
+func (c *Cache[K, V]) call(now, until int64) flight.Call[outcome[V]] {
 	if c.remote == nil {
-		return flight.Call[outcome[V]]{Until: until, MaxAge: math.MaxInt64}
+		return flight.Call[outcome[V]]{Now: now, Until: until, MaxAge: math.MaxInt64}
 	}
 	return flight.Call[outcome[V]]{
+		Now:    now,
 		Until:  until,
 		MaxAge: c.localTTL(),
 		Accept: c.accept, // who cannot have the interim looks at the store

@@ -11,6 +11,18 @@ import (
 
 // The forms of a value: loaded, as an entry of local, as an envelope of the store.
 
+// moment is one reading of the clock. On some machines a reading costs as much as all else that
+// is done with a hit.
+type moment struct {
+	wall  time.Time
+	local int64
+}
+
+func (c *Cache[K, V]) moment() moment {
+	now := time.Now()
+	return moment{now, c.local.At(now)}
+}
+
 // entry is what was loaded or Set, as local keeps it: its age and its freshness
 // count from now.
 func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry[V] {
@@ -96,8 +108,9 @@ func unstorableMark[V any](e *local.Entry[V], l *loaded[V], granted time.Time) [
 // this machine's clock, bounded by the TTL that it was stored with: a clock that is
 // slow cannot make the value live longer than a whole TTL from now.
 //
-// asked is when the store was asked: what it says may have become old since then.
-func (c *Cache[K, V]) decode(key K, data []byte, stamp local.Stamp, asked int64) (*local.Entry[V], tagged, error) {
+// asked is when the store was asked: what it says may have become old since then. at is now;
+// e is where the entry is made.
+func (c *Cache[K, V]) decode(e *local.Entry[V], key K, data []byte, stamp local.Stamp, asked int64, at moment) (*local.Entry[V], tagged, error) {
 	env, err := store.Decode(data)
 	if err != nil {
 		return nil, tagged{}, err
@@ -109,10 +122,9 @@ func (c *Cache[K, V]) decode(key K, data []byte, stamp local.Stamp, asked int64)
 	if c.lastCost.Load() == 0 {
 		c.lastCost.Store(int64(env.Cost))
 	}
-	now := c.local.Now()
-	e := &local.Entry[V]{
+	*e = local.Entry[V]{
 		Created: env.Created.UnixMicro(),
-		Soft:    now + int64(min(time.Until(env.SoftExpiry), env.SoftExpiry.Sub(env.Created))),
+		Soft:    at.local + int64(min(env.SoftExpiry.Sub(at.wall), env.SoftExpiry.Sub(env.Created))),
 		Trusted: until(asked, c.localTTL()),
 		Stamp:   stamp,
 		Cost:    uint32(min(env.Cost.Microseconds(), math.MaxUint32)),

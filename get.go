@@ -41,34 +41,56 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 			return c.handOut(v), nil
 		}
 	}
-	r, err := c.fetch(ctx, key, load)
-	return r.Value, err
+	out, _, err := c.ask(ctx, key, load)
+	if err != nil {
+		var none V
+		return none, err
+	}
+	return c.value(key, out)
 }
 
 // Fetch is Get with what is known about the value. With an error the Result is
 // zero but for Waited and Coalesced.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
-	return c.fetch(ctx, key, c.opts.Load)
+	out, how, err := c.ask(ctx, key, c.opts.Load)
+	r := Result[V]{}
+	if err == nil {
+		r, err = c.result(key, out)
+	}
+	if how.asked {
+		r.Waited, r.Coalesced = time.Duration(c.local.Now()-how.since), how.joined
+	}
+	return r, err
 }
 
-func (c *Cache[K, V]) fetch(ctx context.Context, key K, load LoadFunc[K, V]) (Result[V], error) {
+// asking is how a call came to its answer: by a flight, or by local alone.
+type asking struct {
+	asked  bool
+	joined bool  // it was another call's flight
+	since  int64 // on local's clock
+}
+
+// ask is the answer to a call. The error is that there is none: the call has left, or is
+// wrong.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], asking, error) {
 	if c.closed.Load() {
-		return Result[V]{}, ErrClosed
+		return outcome[V]{}, asking{}, ErrClosed
 	}
 	if load == nil {
-		return Result[V]{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
+		return outcome[V]{}, asking{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
-	if out, ok := c.fromLocal(ctx, key, load); ok {
-		return c.result(key, out)
+	out, now, ok := c.fromLocal(ctx, key, load)
+	if ok {
+		return out, asking{}, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return Result[V]{}, err
+		return outcome[V]{}, asking{}, err
 	}
 	skey, err := c.storeKey(key)
 	if err != nil {
-		return Result[V]{}, err
+		return outcome[V]{}, asking{}, err
 	}
-	return c.board(ctx, key, skey, load)
+	return c.board(ctx, key, skey, load, now)
 }
 
 // storeKey is the key as a string, checked.
@@ -87,35 +109,35 @@ func (c *Cache[K, V]) storeKey(key K) (string, error) {
 }
 
 // fromLocal answers from local, if it may. A stale answer, and one that is due for
-// an early refresh, starts a flight in the background.
-func (c *Cache[K, V]) fromLocal(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], bool) {
+// an early refresh, starts a flight in the background. It says when it has looked.
+func (c *Cache[K, V]) fromLocal(ctx context.Context, key K, load LoadFunc[K, V]) (out outcome[V], now int64, ok bool) {
 	e, now, current := c.local.Get(key)
 	if e == nil {
-		return outcome[V]{}, false
+		return outcome[V]{}, now, false
 	}
-	out := outcome[V]{entry: e, source: SourceLocal}
+	out = outcome[V]{entry: e, source: SourceLocal}
 	failure, heldBack := e.FailureAt(now), e.HeldBack(now)
 	switch {
 	case !current:
-		return outcome[V]{}, false
+		return outcome[V]{}, now, false
 	case now < e.Fresh && e.Has():
 		if !heldBack && c.dueEarly(e, now) {
 			c.refresh(ctx, key, load, e, EventEarlyRefresh)
 		}
-		return out, true
+		return out, now, true
 	case now < e.Trusted && c.mayServeStale(e, now):
 		if !heldBack {
 			c.refresh(ctx, key, load, e, EventRefresh)
 		}
 		out.stale = true
-		return out, true
+		return out, now, true
 	case heldBack && now < e.Trusted && c.mayServeOnError(e, now):
 		out.stale = true
-		return out, true
+		return out, now, true
 	case failure != nil && !c.mayConfirm(e, now):
-		return outcome[V]{err: failure, source: SourceLocal}, true
+		return outcome[V]{err: failure, source: SourceLocal}, now, true
 	}
-	return outcome[V]{}, false
+	return outcome[V]{}, now, false
 }
 
 // mayServeStale and mayServeOnError are the two windows after the soft expiry.
@@ -137,26 +159,44 @@ func within[V any](e *local.Entry[V], now int64, window time.Duration) bool {
 	return e.IsValue() && window > 0 && now < until(e.Soft, window)
 }
 
-// result turns an outcome into what a caller gets, and counts it.
-func (c *Cache[K, V]) result(key K, out outcome[V]) (Result[V], error) {
-	if out.entry == nil {
-		return Result[V]{}, out.err
+// value turns an outcome into what a caller gets, and counts it.
+func (c *Cache[K, V]) value(key K, out outcome[V]) (v V, err error) {
+	if err := out.failure(); err != nil {
+		if out.entry != nil {
+			c.stats.notFound.Add(1)
+		}
+		return v, err
 	}
-	if !out.entry.IsValue() {
-		c.stats.notFound.Add(1)
-		return Result[V]{}, orNotFound(out.err)
-	}
-	age := ageOf(out.entry)
 	switch {
 	case out.stale:
 		c.stats.staleServed.Add(1)
-		if c.opts.Observer != nil { // the key is made for it only
-			c.tell(Event{Kind: EventStale, Key: c.opts.Key(key), Age: age})
+		if c.opts.Observer != nil { // the key and the age are made for it only
+			c.tell(Event{Kind: EventStale, Key: c.opts.Key(key), Age: ageOf(out.entry)})
 		}
 	case out.source == SourceLocal:
 		c.hit(key)
 	}
-	return Result[V]{Value: c.handOut(out.entry.Value), Source: out.source, Age: age, Stale: out.stale}, nil
+	return c.handOut(out.entry.Value), nil
+}
+
+// result is value with what Fetch tells of it.
+func (c *Cache[K, V]) result(key K, out outcome[V]) (Result[V], error) {
+	v, err := c.value(key, out)
+	if err != nil {
+		return Result[V]{}, err
+	}
+	return Result[V]{Value: v, Source: out.source, Age: ageOf(out.entry), Stale: out.stale}, nil
+}
+
+// failure is the error that the outcome is to its callers.
+func (out *outcome[V]) failure() error {
+	switch {
+	case out.entry == nil:
+		return out.err
+	case !out.entry.IsValue():
+		return orNotFound(out.err)
+	}
+	return nil
 }
 
 // ageOf is the time since a value was loaded or Set, by this machine's clock.
@@ -179,44 +219,79 @@ func (c *Cache[K, V]) handOut(v V) V {
 }
 
 // board joins the key's flight, or leads a new one, and waits for it.
-func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V]) (Result[V], error) {
-	start := c.local.Now()
-	f, leads := c.flights.Join(skey, c.call(until(start, c.opts.WaitTimeout)))
+func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], asking, error) {
+	how := asking{asked: true, since: now}
+	patience := c.patience.get(now)
+	f, leads := c.flights.Join(skey, c.call(now, patience.end))
 	if leads {
-		m := &miss[K, V]{c: c, f: f, key: key, load: load}
-		if out, ok := m.taxi(ctx); ok {
-			r, err := c.result(key, out)
-			r.Waited = time.Duration(c.local.Now() - start)
-			return r, err
-		}
-		if !m.takeOff(ctx) {
-			return Result[V]{}, ErrClosed
+		out, done, err := c.lead(ctx, f, key, load)
+		if done {
+			return out, how, err
 		}
 	} else if out, ok := c.interim(f); ok {
-		return c.result(key, out)
+		return out, asking{}, nil
 	} else {
+		how.joined = true
 		c.stats.coalesced.Add(1)
 	}
+	out, err := c.waitFor(ctx, f, patience)
+	return out, how, err
+}
+
+// lead sends a flight off, unless its leader can answer without. It is apart from board so
+// that those who join need little stack: most of a herd does nothing else.
+//
+//go:noinline
+func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], key K, load LoadFunc[K, V]) (out outcome[V], done bool, err error) {
+	m := &miss[K, V]{c: c, f: f, key: key, load: load}
+	if out, done = m.taxi(ctx); done {
+		return out, true, nil
+	}
+	if !m.takeOff(ctx) {
+		return out, true, ErrClosed
+	}
+	return out, false, nil
+}
+
+// waitFor waits for a flight. The error is that of who does not wait on.
+func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
+	if c.tracer != nil || c.opts.Observer != nil {
+		return c.waitObserved(ctx, f, patience)
+	}
+	return c.waitInside(ctx, f, patience)
+}
+
+// waitInside is waitFor; a call from inside a load lets that load wait.
+func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
 	if parent := flight.From(ctx); parent != nil {
 		done, ok := parent.WaitFor(&f.Node)
 		if !ok {
-			return Result[V]{}, fmt.Errorf("%w: loading %q waits for itself", ErrCycle, abbreviate(skey))
+			return outcome[V]{}, cycle(f.Key)
 		}
 		defer done()
 	}
-	end := c.traceWait(ctx, f)
-	t := c.timer(start)
-	err := c.await(ctx, f, t)
-	c.keep(t)
-	waited := time.Duration(c.local.Now() - start)
-	c.tell(Event{Kind: EventWait, Key: skey, Took: waited, Err: err})
-	var r Result[V]
-	if err == nil {
-		r, err = c.result(key, f.Result())
+	if err := c.await(ctx, f, patience); err != nil {
+		return outcome[V]{}, err
 	}
-	r.Waited, r.Coalesced = waited, !leads
-	end(err)
-	return r, err
+	return f.Result(), nil
+}
+
+func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
+	end, start := c.traceWait(ctx, f), c.local.Now()
+	out, err := c.waitInside(ctx, f, patience)
+	if !errors.Is(err, ErrCycle) {
+		c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
+	}
+	if err != nil {
+		end(err)
+	} else {
+		end(out.failure())
+	}
+	return out, err
+}
+
+func cycle(skey string) error {
+	return fmt.Errorf("%w: loading %q waits for itself", ErrCycle, abbreviate(skey))
 }
 
 // interim is what a refresh is about to replace, if that may still be served: a
@@ -236,16 +311,16 @@ func (c *Cache[K, V]) acceptInterim(out *outcome[V]) bool {
 	return c.local.CurrentEntry(e) && now < e.Trusted && (now < e.Soft || c.mayServeStale(e, now))
 }
 
-// await waits for the flight's end, the end of ctx or t, which runs for WaitTimeout,
-// whichever is first. A flight that has landed beats a context that has ended.
-func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], t *time.Timer) error {
+// await waits for the flight's end, the end of ctx or that of patience, whichever is
+// first. A flight that has landed beats a context that has ended.
+func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
 	var err error
 	select {
 	case <-f.Done():
 		return nil
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-t.C:
+	case <-patience.Done():
 		err = ErrWaitTimeout
 	}
 	select {
@@ -258,22 +333,6 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], t
 		err = fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
 	}
 	return err
-}
-
-// timer runs until WaitTimeout after start. Timers are kept, so that a herd of
-// waiters makes none.
-func (c *Cache[K, V]) timer(start int64) *time.Timer {
-	left := time.Duration(until(start, c.opts.WaitTimeout) - c.local.Now())
-	if t, ok := c.timers.Get().(*time.Timer); ok {
-		t.Reset(left)
-		return t
-	}
-	return time.NewTimer(left)
-}
-
-func (c *Cache[K, V]) keep(t *time.Timer) {
-	t.Stop()
-	c.timers.Put(t)
 }
 
 // Peek returns what is cached and fresh, or stale within StaleFor, and false if
@@ -303,7 +362,7 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if err != nil || !item.Found {
 		return Result[V]{}, false, err
 	}
-	e, t, err := c.decode(key, item.Data, local.Stamp{}, asked)
+	e, t, err := c.decode(new(local.Entry[V]), key, item.Data, local.Stamp{}, asked, c.moment())
 	if err == nil && c.tags != nil {
 		if err = c.checkTags(ctx, e, t); errors.Is(err, store.ErrUnavailable) {
 			return Result[V]{}, false, err

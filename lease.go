@@ -42,7 +42,7 @@ func (m *miss[K, V]) keepAlive(ctx context.Context, lease store.Lease) *keeper {
 			if err == nil && !ok {
 				k.lost = true
 				c.stats.leasesLost.Add(1)
-				c.tell(Event{Kind: EventLeaseLost, Key: m.f.Key})
+				c.tell(Event{Kind: EventLeaseLost, Key: m.f.Key, Flight: m.f.ID})
 				return
 			}
 		}

@@ -6,42 +6,42 @@ import (
 	"time"
 )
 
-// limit bounds an operation of the store by StoreTimeout.
-func (r *remote) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	switch {
-	case ctx.Done() != nil:
+// limit bounds an operation of the store, which begins now, by StoreTimeout.
+func (r *remote) limit(ctx context.Context, now time.Time) (context.Context, context.CancelFunc) {
+	if ctx.Done() != nil {
 		return context.WithTimeout(ctx, r.timeout)
-	case ctx == context.Background():
-		return r.shared.get(), cancelNothing
 	}
-	return valuesOf{r.shared.get(), ctx}, cancelNothing
+	shared := r.shared.get(int64(now.Sub(r.base)))
+	if ctx == context.Background() {
+		return shared, cancelNothing
+	}
+	return valuesOf{shared, ctx}, cancelNothing
 }
 
 func cancelNothing() {}
 
-// sharedLimit is the end of operations that only their timeout can end: a context for all
-// that begin within a short while, since one of its own, with its timer, would be most of
-// what a hit in the store allocates. They end up to a 32nd earlier than the timeout says.
+// sharedLimit is the end of what only its timeout can end: one context for all that begin
+// within a short while. A context, or a timer, for each of them would be most of what a hit in
+// the store costs, and much of what it costs to wait for a flight.
 type sharedLimit struct {
-	timeout time.Duration
+	timeout time.Duration // of the first one of a slice; the last one has a slice less
+	slice   time.Duration
 	current atomic.Pointer[oneLimit]
 }
 
 type oneLimit struct {
 	context.Context
-	made time.Time
-	end  context.CancelFunc // its timer does it
+	made, end int64
+	cancel    context.CancelFunc // its timer does it
 }
 
-const limitSlices = 32
-
-func (l *sharedLimit) get() context.Context {
-	now := time.Now()
-	if c := l.current.Load(); c != nil && now.Sub(c.made) < l.timeout/limitSlices {
+// get returns a limit for what begins now, on any clock that never goes back.
+func (l *sharedLimit) get(now int64) *oneLimit {
+	if c := l.current.Load(); c != nil && now-c.made < int64(l.slice) {
 		return c
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
-	c := &oneLimit{ctx, now, cancel}
+	c := &oneLimit{ctx, now, until(now, l.timeout), cancel}
 	l.current.Store(c)
 	return c
 }

@@ -208,7 +208,7 @@ func (m *miss[K, V]) fill(ctx context.Context, lease store.Lease, l *loaded[V], 
 	// loading it one after the other, each hoping to store it; local has the value.
 	c.stats.unstorable.Add(1)
 	c.log.Warn("a loaded value cannot be stored", "key", abbreviate(m.f.Key), "err", err)
-	c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Err: err})
+	c.tell(Event{Kind: EventUnstorable, Key: m.f.Key, Flight: m.f.ID, Err: err})
 	_ = m.fillWith(ctx, lease, unstorableMark(e, l, granted), l.ttl, e) // an error is counted where it is made
 }
 
@@ -233,7 +233,7 @@ func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byt
 		m.refused()
 	default:
 		c.stats.fills.Add(1)
-		c.tell(Event{Kind: EventFill, Key: m.f.Key})
+		c.tell(Event{Kind: EventFill, Key: m.f.Key, Flight: m.f.ID})
 		e.Stamp = m.stamp
 		m.publish = e
 	}
@@ -244,7 +244,7 @@ func (m *miss[K, V]) fillWith(ctx context.Context, lease store.Lease, data []byt
 // stored nowhere, and the flight does not start over.
 func (m *miss[K, V]) refused() {
 	m.c.stats.fillsRefused.Add(1)
-	m.c.tell(Event{Kind: EventFillRefused, Key: m.f.Key})
+	m.c.tell(Event{Kind: EventFillRefused, Key: m.f.Key, Flight: m.f.ID})
 }
 
 // loadInPlace gets a place at the origin and loads. The error is that there was
@@ -261,7 +261,7 @@ func (m *miss[K, V]) loadInPlace(ctx context.Context, alone bool) (*loaded[V], e
 	defer at.leave()
 	m.loads++
 	ctx, end := c.traceLoad(ctx, m.f)
-	r := load(ctx, c, at, &m.f.Node, loadOf{m.f.Key, 1}, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
+	r := load(ctx, c, at, &m.f.Node, loadOf{m.f.Key, m.f.ID, 1}, func(ctx context.Context) (V, error) { return m.load(ctx, m.key) })
 	end(r.err)
 	return c.loaded(m.f.Key, r.value, r.verdict, r.took), nil
 }
@@ -283,8 +283,9 @@ type took struct {
 
 // loadOf is what a load is of: of one key, or of how many.
 type loadOf struct {
-	skey string // empty for a LoadMany
-	keys int
+	skey   string // empty for a LoadMany
+	flight uint64 // 0 for a LoadMany
+	keys   int
 }
 
 // load calls a loader, of one key or of many, in a goroutine of its own: one that
@@ -336,7 +337,7 @@ func load[T any, K comparable, V any](ctx context.Context, c *Cache[K, V], at *p
 		c.limited(c.slots.Report(r.err != nil && !r.notFound, begun))
 	}
 	c.lastCost.Store(int64(r.took.cost))
-	c.tell(Event{Kind: EventLoad, Key: of.skey, Took: r.took.cost, Err: r.err, N: of.keys})
+	c.tell(Event{Kind: EventLoad, Key: of.skey, Flight: of.flight, Took: r.took.cost, Err: r.err, N: of.keys})
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/onefill/onefill/internal/flight"
+	"github.com/onefill/onefill/store"
 )
 
 // GetMany is Get for many keys at once. Rows that do not exist are left out of the
@@ -24,22 +25,20 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	if c.opts.Load == nil {
 		return nil, errors.New("onefill: GetMany: there is no loader: set Options.LoadMany or Options.Load")
 	}
-	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys))}
-	start := c.local.Now()
+	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys)), start: c.local.Now()}
 	g.board(ctx, keys)
 	end := g.traced(ctx)
-	t := c.timer(start)
 	for _, s := range g.seats {
-		if err := c.await(ctx, s.f, t); err != nil {
+		if s.landed() {
+			g.add(s.key, s.f.Result())
+			continue
+		}
+		if err := c.await(ctx, s.f, g.patience); err != nil { // WaitTimeout is for the whole call
 			g.failed(s.key, err)
-			if !errors.Is(err, ctx.Err()) {
-				t.Reset(0) // WaitTimeout is for the whole call: what has not landed by now is late
-			}
 			continue
 		}
 		g.add(s.key, s.f.Result())
 	}
-	c.keep(t)
 	for _, done := range g.inside {
 		done()
 	}
@@ -53,12 +52,17 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 
 // traced tells a tracer of the flights that the call waits for.
 func (g *gathering[K, V]) traced(ctx context.Context) (end func(error)) {
-	if g.c.tracer == nil || len(g.seats) == 0 {
+	if g.c.tracer == nil {
 		return nop
 	}
-	fs := make([]*flight.Flight[outcome[V]], len(g.seats))
-	for i, s := range g.seats {
-		fs[i] = s.f
+	var fs []*flight.Flight[outcome[V]]
+	for _, s := range g.seats {
+		if !s.landed() {
+			fs = append(fs, s.f)
+		}
+	}
+	if len(fs) == 0 {
+		return nop
 	}
 	return g.c.traceWait(ctx, fs...)
 }
@@ -67,32 +71,49 @@ func (g *gathering[K, V]) traced(ctx context.Context) (end func(error)) {
 type gathering[K comparable, V any] struct {
 	c      *Cache[K, V]
 	values map[K]V
-	errs   map[any]error
-	seats  []seat[K, V]
-	inside []func() // to call when the loads that this call is inside of wait no more
+	start  int64
+	// patience is how long it waits; nil as long as local has answered everything.
+	patience *oneLimit
+	errs     map[any]error
+	seats    []seat[K, V]
+	inside   []func() // to call when the loads that this call is inside of wait no more
 }
 
 type seat[K comparable, V any] struct {
 	key K
 	f   *flight.Flight[outcome[V]]
+	m   *miss[K, V] // of a flight that this call leads, or nil
 }
+
+// passenger is the memory of one key's flight.
+type passenger[K comparable, V any] struct {
+	miss   miss[K, V]
+	flight flight.Room[outcome[V]]
+}
+
+// landed says that this call itself has landed the flight.
+func (s *seat[K, V]) landed() bool { return s.m != nil && s.m.grounded }
 
 // board answers from local what it can, and joins or leads a flight for the rest.
 func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 	c := g.c
 	asked := make(map[K]struct{}, len(keys))
 	var leading []*miss[K, V]
-	defer func() { // also if a Key or a Clone panics: who leads must fly
+	var room []passenger[K, V] // for all that may miss from the first one on
+	defer func() {             // also if a Key or a Clone panics: who leads must fly
 		for _, m := range leading {
-			m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
+			if !m.grounded {
+				m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
+			}
 		}
 	}()
-	for _, key := range keys {
+	for i, key := range keys {
 		if _, twice := asked[key]; twice {
 			continue
 		}
 		asked[key] = struct{}{}
-		if out, ok := c.fromLocal(ctx, key, c.opts.Load); ok {
+		out, _, ok := c.fromLocal(ctx, key, c.opts.Load)
+		if ok {
 			g.add(key, out)
 			continue
 		}
@@ -104,9 +125,19 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			g.failed(key, err)
 			continue
 		}
-		f, leads := c.flights.Join(skey, c.call(until(c.local.Now(), c.opts.WaitTimeout)))
+		if room == nil {
+			g.patience = c.patience.get(g.start)
+			room = make([]passenger[K, V], len(keys)-i)
+			leading, g.seats = make([]*miss[K, V], 0, len(room)), make([]seat[K, V], 0, len(room))
+		}
+		call := c.call(g.start, g.patience.end)
+		call.Room = &room[0].flight
+		f, leads := c.flights.Join(skey, call)
+		var m *miss[K, V]
 		if leads {
-			leading = append(leading, &miss[K, V]{c: c, f: f, key: key, load: c.opts.Load})
+			m, room = &room[0].miss, room[1:]
+			*m = miss[K, V]{c: c, f: f, key: key, load: c.opts.Load}
+			leading = append(leading, m)
 		} else if out, ok := c.interim(f); ok {
 			g.add(key, out)
 			continue
@@ -117,14 +148,48 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			g.failed(key, err)
 			continue
 		}
-		g.seats = append(g.seats, seat[K, V]{key, f})
+		g.seats = append(g.seats, seat[K, V]{key, f, m})
 	}
-	if c.opts.LoadMany != nil && len(leading) > 1 {
-		b := &batch[K, V]{c: c, coming: len(leading)}
-		for _, m := range leading {
+	rest := c.taxiMany(ctx, leading)
+	if c.opts.LoadMany != nil && len(rest) > 1 {
+		b := &batch[K, V]{c: c, coming: len(rest)}
+		for _, m := range rest {
 			m.batch, m.inBatch = b, true
 		}
 	}
+}
+
+// taxiMany is taxi for the flights that a call leads: it looks at the store once for all of
+// them, where the store can do that. It returns those that have to take off.
+func (c *Cache[K, V]) taxiMany(ctx context.Context, leading []*miss[K, V]) (rest []*miss[K, V]) {
+	if len(leading) < 2 || c.remote == nil || c.remote.many == nil || c.remote.session.Features().AcquireReads ||
+		c.debts.count() > 0 || leading[0].lookTakes() > c.opts.WaitTimeout {
+		return leading
+	}
+	for _, m := range leading {
+		if _, m.grounded = m.leg(ctx, func(context.Context) (outcome[V], bool) { return m.localAgain() }); !m.grounded {
+			rest = append(rest, m)
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	keys, now := make([]string, len(rest)), c.local.Now()
+	for i, m := range rest {
+		keys[i] = m.f.Key
+		m.reopens = c.debts.reopens.Load()
+		m.asking(now)
+	}
+	items, errOf := c.remote.getMany(ctx, keys)
+	c.learnTags(ctx, items)
+	at := c.moment()
+	left := rest[:0]
+	for i, m := range rest {
+		if _, m.grounded = m.leg(ctx, func(ctx context.Context) (outcome[V], bool) { return m.found(ctx, itemAt(items, i), errOf(i), at) }); !m.grounded {
+			left = append(left, m)
+		}
+	}
+	return left
 }
 
 func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]]) error {
@@ -141,10 +206,10 @@ func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[
 }
 
 func (g *gathering[K, V]) add(key K, out outcome[V]) {
-	r, err := g.c.result(key, out)
+	v, err := g.c.value(key, out)
 	switch {
 	case err == nil:
-		g.values[key] = r.Value
+		g.values[key] = v
 	case !errors.Is(err, ErrNotFound):
 		g.failed(key, err)
 	}
@@ -300,4 +365,12 @@ func loadOne[K comparable, V any](many func(context.Context, []K) (map[K]V, erro
 		}
 		return v, err
 	}
+}
+
+// itemAt is an item of many, if there are any.
+func itemAt(items []store.Item, i int) store.Item {
+	if items == nil {
+		return store.Item{}
+	}
+	return items[i]
 }

@@ -60,8 +60,13 @@ type miss[K comparable, V any] struct {
 	publish *local.Entry[V]
 	// again is set when the answer was a stale value: a refresh follows the landing.
 	again bool
-	// landed: whatever happens from now on, the flight has landed.
-	landed bool
+	// entry is the memory of the first entry that is decoded, which is the last one mostly.
+	entry     local.Entry[V]
+	entryUsed bool
+
+	// landed: whatever happens from now on, the flight has landed. grounded: it has never been
+	// in the air; its leader's call alone knows.
+	landed, grounded bool
 
 	// batch gathers the loads of one GetMany. inBatch: it still counts on this one.
 	batch   *batch[K, V]
@@ -153,7 +158,7 @@ func (m *miss[K, V]) land(ctx context.Context, out outcome[V]) {
 	m.tell(out)
 	if m.replacing != nil && m.failure != nil {
 		c.stats.refreshesFailed.Add(1)
-		c.tell(Event{Kind: EventRefreshFailed, Key: m.f.Key, Err: m.failure})
+		c.tell(Event{Kind: EventRefreshFailed, Key: m.f.Key, Flight: m.f.ID, Err: m.failure})
 	}
 	if next == nil {
 		return
@@ -177,7 +182,7 @@ func (m *miss[K, V]) tell(out outcome[V]) {
 	if out.entry != nil { // answered all the same
 		err = nil
 	}
-	m.c.tell(Event{Kind: EventMiss, Key: m.f.Key, Took: m.f.Age(), Err: err, N: loads, Callers: m.f.Callers()})
+	m.c.tell(Event{Kind: EventMiss, Key: m.f.Key, Flight: m.f.ID, Took: m.f.Age(m.c.local.Now()), Err: err, N: loads, Callers: m.f.Callers()})
 }
 
 // ask is done before the store is asked: a write that it may lack is repeated, while
@@ -193,9 +198,12 @@ func (m *miss[K, V]) ask(ctx context.Context) (err error) {
 		}
 		c.flights.SetWaiting(m.f, false)
 	}
-	m.stamp, m.asked = c.local.Stamp(m.f.Key), c.local.Now()
+	m.asking(c.local.Now())
 	return err
 }
+
+// asking notes the state of local.
+func (m *miss[K, V]) asking(now int64) { m.stamp, m.asked = m.c.local.Stamp(m.f.Key), now }
 
 // replaced says whether the store's server was replaced since it was asked: then what the
 // answer holds may be what an invalidation has removed, from before the replay.
@@ -217,6 +225,11 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if err == nil {
 		item, err = m.c.remote.get(ctx, m.f.Key)
 	}
+	return m.found(ctx, item, err, m.c.moment())
+}
+
+// found is the second half of a look: what the store has answered.
+func (m *miss[K, V]) found(ctx context.Context, item store.Item, err error, at moment) (outcome[V], bool) {
 	if err != nil && ctx.Err() != nil || err == nil && m.replaced() {
 		return outcome[V]{}, false
 	}
@@ -224,11 +237,20 @@ func (m *miss[K, V]) look(ctx context.Context) (outcome[V], bool) {
 	if err != nil || !item.Found {
 		return outcome[V]{}, false
 	}
-	out, ok := m.take(ctx, item.Data)
+	out, ok := m.take(ctx, item.Data, at)
 	if !ok && ctx.Err() != nil { // what could not be asked about its tags is looked at again
 		m.looked, m.lookErr, m.seen, m.old = false, nil, nil, nil
 	}
 	return out, ok
+}
+
+// room is where an entry can be made.
+func (m *miss[K, V]) room() *local.Entry[V] {
+	if m.entryUsed {
+		return new(local.Entry[V])
+	}
+	m.entryUsed = true
+	return &m.entry
 }
 
 // put stores an entry in local, unless a newer row is there. It runs under the
@@ -292,12 +314,14 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 
 // take looks at what the store holds. It is the answer if it is fresh, or stale
 // within StaleFor; if not, it is remembered as seen.
-func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
+func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[V], bool) {
 	c := m.c
 	m.seen, m.old, m.doubted = store.MarkOf(data), nil, false
-	e, t, err := c.decode(m.key, data, m.stamp, m.asked)
+	e, t, err := c.decode(m.room(), m.key, data, m.stamp, m.asked, at)
+	now := at.local
 	if err == nil && c.tags != nil {
 		err = c.checkTags(ctx, e, t)
+		now = c.local.Now() // it may have taken its time
 	}
 	switch {
 	case errors.Is(err, errDoubted) || errors.Is(err, errVoided):
@@ -310,20 +334,21 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte) (outcome[V], bool) {
 		return outcome[V]{}, false
 	case err != nil:
 		c.stats.undecodable.Add(1)
-		c.tell(Event{Kind: EventUndecodable, Key: m.f.Key, Err: err})
+		c.tell(Event{Kind: EventUndecodable, Key: m.f.Key, Flight: m.f.ID, Err: err})
 		return outcome[V]{}, false
 	}
 	if e.IsValue() {
 		m.old, m.oldFrom = e, SourceStore
 	}
-	now := c.local.Now()
 	fresh := now < e.Soft && !m.same(e)
 	switch {
 	case !e.Has(): // a mark that says that the value cannot be stored
 		m.unstorable = fresh
 	case fresh:
 		c.stats.storeHits.Add(1)
-		c.tell(Event{Kind: EventStoreHit, Key: m.f.Key, Age: time.Since(time.UnixMicro(e.Created))})
+		if c.opts.Observer != nil { // the age is a reading of the clock
+			c.tell(Event{Kind: EventStoreHit, Key: m.f.Key, Flight: m.f.ID, Age: ageOf(e)})
+		}
 		m.publish = e
 		return outcome[V]{entry: e, source: SourceStore}, true
 	case m.replacing == nil && c.mayServeStale(e, now):
@@ -357,7 +382,7 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 			if m.replaced() {
 				continue // asks again, and pays first
 			}
-			if out, ok := m.take(ctx, a.Item.Data); ok {
+			if out, ok := m.take(ctx, a.Item.Data, c.moment()); ok {
 				return out
 			}
 			if m.unstorable {
@@ -439,7 +464,7 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) {
 		// now will be looked at as if it had not been seen.
 		m.doubted, m.seen = true, nil
 	}
-	c.tell(Event{Kind: EventLeaseWait, Key: m.f.Key, Took: time.Duration(c.local.Now() - start)})
+	c.tell(Event{Kind: EventLeaseWait, Key: m.f.Key, Flight: m.f.ID, Took: time.Duration(c.local.Now() - start)})
 }
 
 // Waiting for another process's load where the store cannot push: each pause is an

@@ -30,6 +30,8 @@ type Event struct {
 	Err   error         // the cause, where there is one
 	N     int           // how many, where Kind says so
 
+	Flight uint64 // the flight that it is about, where there is one; see Flight.ID
+
 	Callers int // EventMiss: who waited for it in this process
 }
 

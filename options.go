@@ -106,7 +106,8 @@ type Options[K comparable, V any] struct {
 	// other load gets a place. Default 30 seconds.
 	LoadTimeout time.Duration
 
-	// WaitTimeout bounds how long one call waits, whatever it waits for. Default
+	// WaitTimeout bounds how long one call waits, whatever it waits for; it may be 10 ms less,
+	// or a 256th if that is less. Default
 	// LoadTimeout plus 1 second, so that a load that takes too long reports itself.
 	WaitTimeout time.Duration
 

@@ -25,7 +25,8 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, load LoadFunc[K, V], o
 		return
 	}
 	m := &miss[K, V]{c: c, key: key, load: load, replacing: old}
-	call := c.call(until(c.local.Now(), c.opts.WaitTimeout))
+	now := c.local.Now()
+	call := c.call(now, until(now, c.opts.WaitTimeout))
 	call.Accept, call.Interim, call.Background = nil, m.interim, true
 	f, leads := c.flights.Join(skey, call)
 	if !leads {
@@ -44,7 +45,7 @@ func (c *Cache[K, V]) startRefresh(ctx context.Context, m *miss[K, V], kind Even
 	} else {
 		c.stats.refreshes.Add(1)
 	}
-	c.tell(Event{Kind: kind, Key: m.f.Key}) // last: an observer may not return
+	c.tell(Event{Kind: kind, Key: m.f.Key, Flight: m.f.ID}) // last: an observer may not return
 }
 
 // interim is what the new flight of a refresh may give to callers meanwhile: the value

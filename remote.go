@@ -3,6 +3,7 @@ package onefill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,11 +16,13 @@ import (
 type remote struct {
 	session store.Session
 	timeout time.Duration
+	base    time.Time   // of shared's clock
 	shared  sharedLimit // of operations that nobody can cancel
 	hears   healthListener
 
 	// A session that keeps its keys on several servers has a health for each.
-	sharded store.Sharded // nil if it does not
+	sharded store.Sharded    // nil if it does not
+	many    store.ManyReader // nil if it reads key by key
 	whole   health
 	servers sync.Map     // by address: *health
 	downs   atomic.Int32 // how many of them are down
@@ -38,13 +41,14 @@ type healthListener interface {
 const retryAfter = 10 * time.Millisecond
 
 func newRemote(timeout time.Duration, hears healthListener) *remote {
-	return &remote{timeout: timeout, shared: sharedLimit{timeout: timeout}, hears: hears}
+	return &remote{timeout: timeout, base: time.Now(), shared: sharedLimit{timeout: timeout, slice: timeout / 32}, hears: hears}
 }
 
 // attach completes the remote with its session.
 func (r *remote) attach(s store.Session) {
 	r.session = s
 	r.sharded, _ = s.(store.Sharded)
+	r.many, _ = s.(store.ManyReader)
 }
 
 // down says whether the store, or a part of it, is taken for unreachable.
@@ -83,7 +87,7 @@ func (r *remote) unknown(key string) bool { return key == "" && r.sharded != nil
 // unreachable, since the writer's answer depends on it.
 func (r *remote) must(ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
-	opCtx, cancel := r.limit(ctx)
+	opCtx, cancel := r.limit(ctx, start)
 	err := op(opCtx)
 	cancel()
 	r.learn(ctx, key, err, start)
@@ -158,6 +162,65 @@ func (r *remote) get(ctx context.Context, key string) (item store.Item, err erro
 		return err
 	})
 	return item, err
+}
+
+// getMany reads many keys at once, from all of their servers at the same time. An error of a
+// server is that of each of its keys.
+func (r *remote) getMany(ctx context.Context, keys []string) (items []store.Item, errOf func(i int) error) {
+	if r.sharded == nil {
+		items, err := r.getSome(ctx, keys)
+		return items, func(int) error { return err }
+	}
+	items = make([]store.Item, len(keys))
+	errs := make([]error, len(keys))
+	read := func(at []int) {
+		asked := make([]string, len(at))
+		for i, n := range at {
+			asked[i] = keys[n]
+		}
+		found, err := r.getSome(ctx, asked)
+		for i, n := range at {
+			if err != nil {
+				errs[n] = err
+			} else {
+				items[n] = found[i]
+			}
+		}
+	}
+	var groups sync.WaitGroup
+	servers := r.byServer(keys)
+	for _, at := range servers[1:] {
+		groups.Go(func() { read(at) })
+	}
+	read(servers[0])
+	groups.Wait()
+	return items, func(i int) error { return errs[i] }
+}
+
+// byServer are the places of the keys that lie on one server, for each server.
+func (r *remote) byServer(keys []string) (groups [][]int) {
+	found := map[string]int{}
+	for i, key := range keys {
+		server := r.sharded.Server(key)
+		n, ok := found[server]
+		if !ok {
+			n = len(groups)
+			found[server], groups = n, append(groups, nil)
+		}
+		groups[n] = append(groups[n], i)
+	}
+	return groups
+}
+
+func (r *remote) getSome(ctx context.Context, keys []string) (items []store.Item, err error) {
+	err = r.twice(ctx, keys[0], func(ctx context.Context) error {
+		items, err = r.many.GetMany(ctx, keys)
+		if err == nil && len(items) != len(keys) {
+			err = fmt.Errorf("onefill: the store has %d answers to %d keys", len(items), len(keys))
+		}
+		return err
+	})
+	return items, err
 }
 
 // acquire may be repeated where the token tells the store that the lease, which was

@@ -246,6 +246,32 @@ func (c *Cache[K, V]) belowEpoch(ctx context.Context, tags []string, stamps []lo
 	return slices.Max(generations) <= epoch, trusted, nil
 }
 
+// learnTags asks for the generations that many values need and that are not known, at once.
+// That is only to save round trips: what could not be learnt is asked for with each value.
+func (c *Cache[K, V]) learnTags(ctx context.Context, items []store.Item) {
+	if c.tags == nil || c.debts.count() > 0 {
+		return
+	}
+	needed := map[string]struct{}{wholeCache: {}}
+	for _, item := range items {
+		if env, err := store.Decode(item.Data); err == nil && item.Found && env.Epoch != 0 {
+			for _, tag := range env.Tags {
+				needed[tag] = struct{}{}
+			}
+		}
+	}
+	var unknown []string
+	var stamps []local.Stamp
+	for tag := range needed {
+		if k, now, _ := c.tags.known.Get(tag); k == nil || now >= k.Fresh || !c.local.Current(k.Value.stamp) {
+			unknown, stamps = append(unknown, tag), append(stamps, c.local.Stamp(tagStripe(tag)))
+		}
+	}
+	if len(unknown) > 1 {
+		_, _ = c.askGenerations(ctx, unknown, stamps) // an error is counted where it is made
+	}
+}
+
 // askGenerations reads generations from the store, and remembers them.
 func (c *Cache[K, V]) askGenerations(ctx context.Context, tags []string, stamps []local.Stamp) (generations []uint64, err error) {
 	asked, here := c.tags.known.Now(), c.local.Now()

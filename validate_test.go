@@ -13,7 +13,7 @@ import (
 // broken by hand, and named by it (STYLE 18).
 func TestValidatorFindsBrokenCaches(t *testing.T) {
 	for want, breakIt := range map[string]func(*Cache[string, string]){
-		"still in the air": func(c *Cache[string, string]) { c.flights.Join("k", c.call(0)) },
+		"still in the air": func(c *Cache[string, string]) { c.flights.Join("k", c.call(0, 0)) },
 		"1 flights or writes": func(c *Cache[string, string]) {
 			c.flights.BeginWrite("k", func() {})
 		},

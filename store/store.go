@@ -260,6 +260,15 @@ type Session interface {
 	Close() error
 }
 
+// ManyReader may be implemented by a session that reads many keys for the price of few.
+type ManyReader interface {
+	// GetMany is Get for each of the keys, which have one server if the session is
+	// [Sharded]: in one round trip, or in few if there are very many. It returns as many
+	// items, in their order. A key of a foreign type may count as not found. After an error
+	// nothing of it counts.
+	GetMany(ctx context.Context, keys []string) ([]Item, error)
+}
+
 // Sharded may be implemented by a session whose keys lie on several servers. Then a
 // server that is down costs its own keys only.
 type Sharded interface {

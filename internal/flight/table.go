@@ -35,6 +35,7 @@ var lastID atomic.Uint64
 // Table holds the flights of one cache. R is the result that all who joined get.
 type Table[R any] struct {
 	seed   maphash.Seed
+	now    func() int64
 	shards [shards]shard[R]
 }
 
@@ -67,7 +68,7 @@ type Flight[R any] struct {
 	done    chan struct{} // made under the shard's lock when somebody is to wait
 	result  R             // written before done is closed, read after
 	until   atomic.Int64  // the latest moment for which anybody waits
-	born    time.Time
+	born    int64
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
 	waiting bool   // guarded by the shard's lock: waits for somebody else's load
@@ -76,12 +77,17 @@ type Flight[R any] struct {
 
 // Call is what a caller wants of a flight.
 type Call[R any] struct {
+	// Now is the moment of the call.
+	Now int64
 	// Until is the moment for which the caller will wait.
 	Until int64
 	// MaxAge: an older flight is not joined, unless it waits. Pushes take a flight whose
 	// key has changed out of the table long before, but pushes can be swallowed unnoticed;
 	// so a join stays within the bound of local staleness whatever happens to them.
 	MaxAge time.Duration
+	// Room may be given for a new flight, once: whoever joins many makes one piece of memory
+	// for all.
+	Room *Room[R]
 	// Background: the caller, if it leads, does not wait.
 	Background bool
 	// Accept says whether the caller may be given the Interim of a refresh. A refresh
@@ -92,9 +98,9 @@ type Call[R any] struct {
 	Interim func() *R
 }
 
-// NewTable returns an empty table.
-func NewTable[R any]() *Table[R] {
-	t := &Table[R]{seed: maphash.MakeSeed()}
+// NewTable returns an empty table. now is the clock of all moments.
+func NewTable[R any](now func() int64) *Table[R] {
+	t := &Table[R]{seed: maphash.MakeSeed(), now: now}
 	for i := range t.shards {
 		t.shards[i].keys = make(map[string]*key[R])
 	}
@@ -105,16 +111,23 @@ func (t *Table[R]) shard(k string) *shard[R] {
 	return &t.shards[maphash.String(t.seed, k)%shards]
 }
 
-// hold returns the key's state and counts the caller in. The lock is held.
-func (s *shard[R]) hold(k string) *key[R] {
+// Room is the memory of a key's state and of its first flight, which most keys have only
+// one of.
+type Room[R any] struct {
+	key    key[R]
+	flight Flight[R]
+}
+
+// hold returns the key's state, in room if it is new, and counts the caller in. The lock is
+// held.
+func (s *shard[R]) hold(k string, room *Room[R]) *key[R] {
 	ks := s.keys[k]
 	if ks == nil {
-		made := &struct { // most keys have one flight: one allocation for both
-			key    key[R]
-			flight Flight[R]
-		}{}
-		ks = &made.key
-		ks.spare = &made.flight
+		if room == nil {
+			room = &Room[R]{}
+		}
+		ks = &room.key
+		ks.spare = &room.flight
 		s.keys[k] = ks
 	}
 	ks.alive++
@@ -141,7 +154,7 @@ func (t *Table[R]) Join(k string, call Call[R]) (f *Flight[R], leads bool) {
 		ks.current.callers++
 		return ks.current, false
 	}
-	f = s.hold(k).begin(k)
+	f = s.hold(k, call.Room).begin(k, call.Now)
 	f.Background, f.callers = call.Background, 1
 	if call.Interim != nil {
 		f.Interim = call.Interim()
@@ -154,16 +167,16 @@ func (f *Flight[R]) joinable(call *Call[R]) bool {
 	if f.Interim != nil && call.Accept != nil && !call.Accept(f.Interim) {
 		return false
 	}
-	return f.waiting || time.Since(f.born) <= call.MaxAge
+	return f.waiting || time.Duration(call.Now-f.born) <= call.MaxAge
 }
 
 // begin makes the flight that can be joined from now on. The lock is held.
-func (ks *key[R]) begin(k string) *Flight[R] {
+func (ks *key[R]) begin(k string, now int64) *Flight[R] {
 	f := ks.spare
 	if ks.spare = nil; f == nil {
 		f = &Flight[R]{}
 	}
-	f.ID, f.Key, f.born, f.key, f.voids = lastID.Add(1), k, time.Now(), ks, ks.voids
+	f.ID, f.Key, f.born, f.key, f.voids = lastID.Add(1), k, now, ks, ks.voids
 	ks.current = f
 	return f
 }
@@ -201,7 +214,7 @@ func (t *Table[R]) Open(f *Flight[R]) {
 func (f *Flight[R]) Done() <-chan struct{} { return f.done }
 
 // Age is how long ago the flight began.
-func (f *Flight[R]) Age() time.Duration { return time.Since(f.born) }
+func (f *Flight[R]) Age(now int64) time.Duration { return time.Duration(now - f.born) }
 
 // Callers is how many have joined the flight, its leader included. It may be called
 // after Land.
@@ -248,8 +261,8 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func(), interim *R) (nex
 	if f.key.current == f {
 		f.key.current = nil
 		if interim != nil {
-			s.hold(f.Key)
-			next = f.key.begin(f.Key)
+			s.hold(f.Key, nil)
+			next = f.key.begin(f.Key, t.now())
 			next.Interim, next.Background = interim, true
 			next.until.Store(f.Until())
 		}
@@ -306,7 +319,7 @@ func (t *Table[R]) BeginWrite(k string, drop func()) Write[R] {
 	s := t.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ks := s.hold(k)
+	ks := s.hold(k, nil)
 	ks.void(drop)
 	return Write[R]{k: k, key: ks, voids: ks.voids}
 }

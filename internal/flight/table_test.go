@@ -26,7 +26,7 @@ func quiet(t *testing.T, tab *Table[string]) {
 // lead begins a flight and fails if one was joined instead.
 func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 	t.Helper()
-	f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour})
+	f, leads := tab.Join(k, Call[string]{Now: now(), MaxAge: time.Hour})
 	if !leads {
 		t.Fatalf("joined a flight of %q, expected to lead", k)
 	}
@@ -35,7 +35,7 @@ func lead(t *testing.T, tab *Table[string], k string) *Flight[string] {
 
 func joins(t *testing.T, tab *Table[string], k string, want *Flight[string]) {
 	t.Helper()
-	if f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour}); leads || f != want {
+	if f, leads := tab.Join(k, Call[string]{Now: now(), MaxAge: time.Hour}); leads || f != want {
 		t.Fatalf("joined %p (leads %t), want %p", f, leads, want)
 	}
 }
@@ -51,7 +51,7 @@ func (t *Table[R]) Joinable(f *Flight[R]) bool {
 // Everybody joins the flight that is in the air, gets its result, and the next one
 // leads; the last flight leaves nothing behind.
 func TestJoinAndLand(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	f := lead(t, tab, "k")
 	joins(t, tab, "k", f)
 	other := lead(t, tab, "other")
@@ -74,7 +74,7 @@ func TestJoinAndLand(t *testing.T) {
 // key's lock. Forced: a Join is started inside publish; it must come back only after
 // publish has ended, and lead.
 func TestPublishBeforeTheNextLeads(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	f := lead(t, tab, "k")
 	var visible atomic.Bool
 	var saw bool
@@ -82,7 +82,7 @@ func TestPublishBeforeTheNextLeads(t *testing.T) {
 	tab.Land(f, "", func() {
 		go func() {
 			close(started)
-			next, leads := tab.Join("k", Call[string]{MaxAge: time.Hour})
+			next, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Hour})
 			saw = visible.Load() && leads
 			joined <- next
 		}()
@@ -99,7 +99,7 @@ func TestPublishBeforeTheNextLeads(t *testing.T) {
 
 // A flight that lands removes nothing but itself, and voids nothing of its follower.
 func TestOldFlightLandsAfterItsFollower(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	old := lead(t, tab, "k")
 	tab.Changed("k")
 	next := lead(t, tab, "k")
@@ -120,7 +120,7 @@ func TestChanged(t *testing.T) {
 		"Changed":    func(tab *Table[string]) { tab.Changed("k") },
 		"ChangedAll": func(tab *Table[string]) { tab.ChangedAll() },
 	} {
-		tab := NewTable[string]()
+		tab := NewTable[string](now)
 		change(tab) // with nothing in the air
 		f := lead(t, tab, "k")
 		tab.SetWaiting(f, true)
@@ -141,7 +141,7 @@ func TestChanged(t *testing.T) {
 		}
 		quiet(t, tab)
 	}
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	a := lead(t, tab, "a")
 	tab.Changed("b")
 	joins(t, tab, "a", a)
@@ -151,7 +151,7 @@ func TestChanged(t *testing.T) {
 // A write voids every flight of its key, waiting ones too, in the table or not, begun
 // before it or while it ran; none publishes. One that begins after it does.
 func TestWriteVoids(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	drops := 0
 	drop := func() { drops++ }
 	gone := lead(t, tab, "k")
@@ -180,7 +180,7 @@ func TestWriteVoids(t *testing.T) {
 // knows which one the store has, in whichever order they end.
 func TestOverlappingWrites(t *testing.T) {
 	none := func() {}
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	alone := false
 	tab.EndWrite(tab.BeginWrite("k", none), none, func() { alone = true })
 	if !alone {
@@ -211,19 +211,19 @@ func TestOverlappingWrites(t *testing.T) {
 // A flight older than maxAge is not joined, unless it waits and so carries nothing.
 func TestMaxAge(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		tab := NewTable[string]()
+		tab := NewTable[string](now)
 		f := lead(t, tab, "k")
 		time.Sleep(time.Second)
-		if g, leads := tab.Join("k", Call[string]{MaxAge: time.Second}); leads || g != f {
+		if g, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Second}); leads || g != f {
 			t.Error("a flight of exactly maxAge was not joined")
 		}
 		time.Sleep(1)
 		tab.SetWaiting(f, true)
-		if g, leads := tab.Join("k", Call[string]{MaxAge: time.Second}); leads || g != f {
+		if g, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Second}); leads || g != f {
 			t.Error("a waiting flight was not joined because of its age")
 		}
 		tab.SetWaiting(f, false)
-		g, leads := tab.Join("k", Call[string]{MaxAge: time.Second})
+		g, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Second})
 		if !leads {
 			t.Error("a flight older than maxAge was joined")
 		}
@@ -235,10 +235,10 @@ func TestMaxAge(t *testing.T) {
 
 // A flight waits as long as the most patient caller who joined.
 func TestUntil(t *testing.T) {
-	tab := NewTable[string]()
-	f, _ := tab.Join("k", Call[string]{Until: 5, MaxAge: time.Hour})
+	tab := NewTable[string](now)
+	f, _ := tab.Join("k", Call[string]{Now: now(), Until: 5, MaxAge: time.Hour})
 	for _, u := range []int64{3, 9, 7} {
-		tab.Join("k", Call[string]{Until: u, MaxAge: time.Hour})
+		tab.Join("k", Call[string]{Now: now(), Until: u, MaxAge: time.Hour})
 	}
 	if f.Until() != 9 {
 		t.Errorf("the flight waits until %d, want 9", f.Until())
@@ -248,11 +248,11 @@ func TestUntil(t *testing.T) {
 
 // Interim belongs to the flight that was led with it.
 func TestInterim(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	old := "old"
-	f, _ := tab.Join("k", Call[string]{MaxAge: time.Hour, Interim: func() *string { return &old }})
+	f, _ := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Hour, Interim: func() *string { return &old }})
 	other := func() *string { t.Error("a joiner was asked for an interim"); return nil }
-	if g, leads := tab.Join("k", Call[string]{MaxAge: time.Hour, Interim: other}); leads || g.Interim != &old {
+	if g, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Hour, Interim: other}); leads || g.Interim != &old {
 		t.Errorf("leads %t, interim %p", leads, g.Interim)
 	}
 	tab.Land(f, "", nil, nil)
@@ -261,7 +261,7 @@ func TestInterim(t *testing.T) {
 
 // A leader that never waits needs no channel; one that opens the flight does get one.
 func TestOpen(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	f := lead(t, tab, "k")
 	tab.Open(f)
 	tab.Land(f, "r", nil, nil)
@@ -273,7 +273,7 @@ func TestOpen(t *testing.T) {
 func TestCheckFindsBrokenTables(t *testing.T) {
 	broken := func(want string, breakIt func(*Table[string], *Flight[string])) {
 		t.Helper()
-		tab := NewTable[string]()
+		tab := NewTable[string](now)
 		f := lead(t, tab, "k")
 		tab.Open(f)
 		breakIt(tab, f)
@@ -284,7 +284,7 @@ func TestCheckFindsBrokenTables(t *testing.T) {
 	broken("nothing of it is alive", func(_ *Table[string], f *Flight[string]) { f.key.alive = 0 })
 	broken("landed flight", func(_ *Table[string], f *Flight[string]) { close(f.done) })
 	broken("another state", func(_ *Table[string], f *Flight[string]) { f.key = &key[string]{} })
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	f := lead(t, tab, "k")
 	if w := tab.Check(); len(w) != 0 || tab.InFlight() != 1 {
 		t.Errorf("a sound table with one flight: %v, %d", w, tab.InFlight())
@@ -296,7 +296,7 @@ func TestCheckFindsBrokenTables(t *testing.T) {
 // most one flight is joinable; a flight's result reaches everybody who joined; none
 // that a write overlapped publishes; at the end nothing is left.
 func TestTableProperties(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	const keys = 5
 	var writes [keys]struct {
 		sync.RWMutex
@@ -327,7 +327,7 @@ func TestTableProperties(t *testing.T) {
 					w.RLock()
 					ended := w.ended
 					w.RUnlock()
-					f, leads := tab.Join(k, Call[string]{MaxAge: time.Hour})
+					f, leads := tab.Join(k, Call[string]{Now: now(), MaxAge: time.Hour})
 					if !leads {
 						<-f.Done()
 						if f.Result() != k {
@@ -429,13 +429,13 @@ func TestInside(t *testing.T) {
 // of all flights before it published. With 8 callers, 3,000 times each, none of which
 // voids anything.
 func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
-	tab := NewTable[string]()
+	tab := NewTable[string](now)
 	var led, published, missed atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 3000 {
-				f, leads := tab.Join("k", Call[string]{MaxAge: time.Hour})
+				f, leads := tab.Join("k", Call[string]{Now: now(), MaxAge: time.Hour})
 				if !leads {
 					<-f.Done()
 					continue
@@ -453,3 +453,6 @@ func TestEveryLeaderSeesWhatWasPublished(t *testing.T) {
 	}
 	quiet(t, tab)
 }
+
+// now is the tests' clock.
+func now() int64 { return time.Now().UnixNano() }

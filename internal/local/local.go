@@ -210,6 +210,9 @@ func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
 	return time.Duration(end)
 }
 
+// At is a moment on the cache's clock.
+func (c *Cache[K, V]) At(t time.Time) int64 { return int64(t.Sub(c.clock.base)) }
+
 // Now is the moment on the cache's clock.
 func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
 

@@ -13,6 +13,7 @@ type Kind string
 const (
 	OpAttach      Kind = "attach"
 	OpGet         Kind = "get"
+	OpGetMany     Kind = "get many" // Op.Key is the first one
 	OpAcquire     Kind = "acquire"
 	OpFill        Kind = "fill"
 	OpFail        Kind = "fail"

@@ -68,6 +68,29 @@ func read(e *entry) store.Item {
 	return store.Item{Data: append([]byte{}, e.value.data...), Found: true}
 }
 
+// GetMany implements store.ManyReader.
+func (s *session) GetMany(ctx context.Context, keys []string) ([]store.Item, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	for _, key := range keys {
+		if err := s.st.checkSize(OpGetMany, key, nil); err != nil {
+			return nil, err
+		}
+	}
+	items := make([]store.Item, len(keys))
+	err := s.do(ctx, OpGetMany, keys[0], func(now time.Time) {
+		for i, key := range keys {
+			items[i] = read(s.st.entry(s.id(key), now))
+			s.arm(key)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 // Acquire implements store.Session.
 func (s *session) Acquire(ctx context.Context, key string, req store.Request) (store.Answer, error) {
 	var answer store.Answer
