@@ -219,15 +219,23 @@ func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
 // Hit returns the value of k if it is fresh, current and [Entry.Plain]: the hot
 // path. It reads the clock once and allocates nothing.
 func (c *Cache[K, V]) Hit(k K) (v V, ok bool) {
-	if c.otter == nil {
+	if c.otter == nil || c.grace != 0 {
+		return c.hitWithin(k)
+	}
+	e, ok := c.otter.GetIfPresent(k) // what otter still has is fresh: see end
+	if !ok || !c.Current(e.Stamp) || e.Rare != nil && !(e.Plain() && c.CurrentEntry(&e)) {
 		return v, false
 	}
-	if c.grace == 0 { // what otter still has is fresh: see end
-		e, ok := c.otter.GetIfPresent(k)
-		if !ok || !e.Plain() || !c.CurrentEntry(&e) {
-			return v, false
-		}
-		return e.Value, true
+	return e.Value, true
+}
+
+// hitWithin is Hit where otter keeps what is stale. It is apart, as both need much stack:
+// in a herd each goroutine comes by here, and grows its own.
+//
+//go:noinline
+func (c *Cache[K, V]) hitWithin(k K) (v V, ok bool) {
+	if c.otter == nil {
+		return v, false
 	}
 	e, ok := c.otter.GetEntry(k)
 	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.CurrentEntry(&e.Value) {
