@@ -197,8 +197,8 @@ func (c *Cache[K, V]) storeDown(err error) {
 }
 
 func (c *Cache[K, V]) storeUp() {
+	c.mended() // also where one of several servers is back: whose keys were loaded alone is not known
 	if c.remote.sharded == nil {
-		c.mended()
 		c.limited(c.slots.Restart())
 	} else {
 		c.limited(c.slots.Half())

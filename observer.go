@@ -49,7 +49,7 @@ const (
 	EventMiss                               // a miss group of this process has ended; Took, Err, Callers, and N, the loads it waited for
 	EventLoad                               // a load of N keys ended; Took is its time, Err its failure; no Key for a LoadMany
 	EventWait                               // a call's wait for a flight ended; Took, Err
-	EventLeaseWait                          // a flight waited for another one's load; Took
+	EventLeaseWait                          // a wait of a flight for another one's load ended; Took. A flight may wait several times
 	EventFill                               // the store accepted a loaded value
 	EventFillRefused                        // the store refused a loaded value: the lease was lost
 	EventLeaseLost                          // a lease was found lost while the load ran

@@ -52,7 +52,27 @@ func (r *remote) attach(s store.Session) {
 }
 
 // down says whether the store, or a part of it, is taken for unreachable.
-func (r *remote) down() bool { return r.downs.Load() > 0 }
+func (r *remote) down() bool {
+	if r.downs.Load() > 0 && r.sharded != nil {
+		r.forgetGone()
+	}
+	return r.downs.Load() > 0
+}
+
+// goneAfter is when a server that nobody has asked since it went down is forgotten: it may
+// have left the store, and then nothing would ever say that it is up.
+const goneAfter = 30 * time.Second
+
+func (r *remote) forgetGone() {
+	r.servers.Range(func(server, each any) bool {
+		h := each.(*health)
+		if h.isDown.Load() && h.idle() > goneAfter && h.isDown.CompareAndSwap(true, false) {
+			r.servers.CompareAndDelete(server, each)
+			r.downs.Add(-1)
+		}
+		return true
+	})
+}
 
 // health returns what is known of the server of a key.
 func (r *remote) health(key string) *health {
@@ -119,7 +139,7 @@ func (r *remote) by(w way, ctx context.Context, key string, op func(context.Cont
 func (r *remote) again(w way, ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
 	err := r.by(w, ctx, key, op)
-	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).isDown.Load() || time.Since(start) > r.timeout/2 {
+	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).hopeless(start) || time.Since(start) > r.timeout/2 {
 		return err
 	}
 	t := time.NewTimer(retryAfter)
@@ -141,7 +161,7 @@ func (r *remote) learn(ctx context.Context, key string, err error, start time.Ti
 	if r.unknown(key) {
 		return
 	}
-	wentDown, cameUp := r.health(key).learn(ctx, err, start)
+	wentDown, cameUp := r.health(key).learn(ctx, err, start, r.timeout)
 	switch {
 	case wentDown:
 		r.downs.Add(1)
