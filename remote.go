@@ -240,7 +240,10 @@ func (r *remote) getSome(ctx context.Context, keys []string) (items []store.Item
 		}
 		return err
 	})
-	return items, err
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 // acquire may be repeated where the token tells the store that the lease, which was
