@@ -253,17 +253,25 @@ func (r *Recorder) quiet(f *flight) {
 	}
 	f.idle = true
 	if r.idle = append(r.idle, f.id); len(r.idle) > idleKept {
-		r.forgetIdle()
+		r.forgetFirst() // and no more: as a rule it has landed, and the last may be f, whose end comes in a moment
 	}
+}
+
+// forgetFirst takes the first from idle, and forgets that flight, if there is something to forget. mu is held.
+func (r *Recorder) forgetFirst() bool {
+	f := r.air[r.idle[0]]
+	r.idle = r.idle[1:]
+	if f == nil || !f.idle {
+		return false
+	}
+	r.land(f)
+	return true
 }
 
 // forgetIdle forgets the oldest idle flight, if there is one. mu is held.
 func (r *Recorder) forgetIdle() bool {
 	for len(r.idle) > 0 {
-		f := r.air[r.idle[0]]
-		r.idle = r.idle[1:]
-		if f != nil && f.idle {
-			r.land(f)
+		if r.forgetFirst() {
 			return true
 		}
 	}

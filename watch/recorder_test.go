@@ -253,6 +253,27 @@ func TestBounded(t *testing.T) {
 	})
 }
 
+// TestCallersLeaveFirst: of each flight the callers leave before the end of the group is told. However many
+// groups there are, none loses what was known of it.
+func TestCallersLeaveFirst(t *testing.T) {
+	const groups = 5 * idleKept
+	r := New(Options{Groups: groups})
+	for i := range groups {
+		f := []onefill.Flight{{ID: uint64(i + 1), Cache: "c", Key: fmt.Sprint("k", i)}}
+		end := r.TraceWait(t.Context(), f)
+		_, loaded := r.TraceLoad(t.Context(), f)
+		loaded(nil)
+		end(nil)
+		r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: f[0].Key, N: 1, Callers: 1})
+	}
+	for _, g := range r.Snapshot(0, Filter{}).Recent {
+		if g.Outcome != Loaded {
+			t.Errorf("%s is told of as %q", g.Key, g.Outcome)
+		}
+	}
+	settled(t, r)
+}
+
 // TestLateTraceWait: a caller has joined a flight, and comes to tell of it after the flight has landed. Its
 // record goes with it, and no group is told of twice.
 func TestLateTraceWait(t *testing.T) {

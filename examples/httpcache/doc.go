@@ -17,7 +17,8 @@
 // Options name. It is the key. And it is all that the handler gets to see: when a page is made for the
 // cache, the handler is called with a request that holds the scope and nothing else. No other
 // parameter, no other header, no cookie, no remote address, no value that a middleware before it has
-// put into the context. What it cannot see it cannot put into the page, so a page cannot depend on what
+// put into the context. The wildcards of the ServeMux that has called the cache are kept, and are part of the
+// key: what http.StripPrefix has cut off the path counts. What it cannot see it cannot put into the page, so a page cannot depend on what
 // is not in its key.
 //
 // A request with Cookie, Authorization, Proxy-Authorization or a client certificate goes past the cache, to
@@ -32,11 +33,15 @@
 // Cache-Control with private, no-store, no-cache, max-age=0 or s-maxage=0; whose Vary names what is not in the scope;
 // that is flushed, or has trailers; or that has any other status. The handler is then called with each
 // request itself, and for PassTTL the requests of that key go past the cache at once. An answer of 500 and above is a
-// failed load: everybody who waits in this process gets it, or a stale page where StaleOnError allows; it is
-// remembered for ErrorTTL; other processes answer 503.
+// failed load, whatever its headers say: everybody who waits in this process gets it, or a stale page where
+// StaleOnError allows; it is remembered for ErrorTTL; other processes answer 503. If its headers forbid to share
+// it, those who wait get its status only. A handler that returns after its context has ended (LoadTimeout, Close)
+// has failed, too, unless it has answered 500 or above itself.
 //
 // s-maxage, max-age or Expires make a page's time shorter than TTL, never longer. A page with must-revalidate
-// or proxy-revalidate is not served stale.
+// or proxy-revalidate is not served stale: who asks when it is old waits for one call of the handler. Where
+// StaleFor or StaleOnError are set, such pages are in a second cache, called Name-strict, which has a quarter of
+// MaxBytes.
 //
 // # What a client gets
 //
@@ -53,8 +58,9 @@
 //	    If-Range, for status 200; the handler never sees them. Other statuses are sent as they are.
 //	  - Cache-Control and Pragma of a request are ignored: a client cannot make the handler work.
 //	  - Other methods, and a GET that has a body, asks for an upgrade, or has a query that is malformed, go
-//	    past the cache. One that changes something (POST, PUT, PATCH, DELETE) and succeeds removes the pages
-//	    of its path, in all their variants; so does Purge.
+//	    past the cache. One that may change something (POST, PUT, PATCH, DELETE, and what is not known to be
+//	    safe) and succeeds removes the pages of its path, in all their variants, before its answer is sent; so
+//	    does Purge.
 //	  - Accept-Encoding is in no scope unless you name it: compress in a middleware before this one.
 //	  - A page that cannot be had in time is 503 with Retry-After.
 //

@@ -382,6 +382,7 @@ func TestKeys(t *testing.T) {
 		key(all, "GET /a?x=1"), key(all, "GET /a?x=2"), key(all, "GET /a?x"), key(all, "GET /a?x=1&x=2"), key(all, "GET /a?x=2&x=1"), key(all, "GET /a%3Fx=1"), key(all, "GET /a%2Fb"), key(all, "GET /a/b"),
 		key(all, "GET http://other.example/a"), key(all, "GET /a", "A", "1"), key(all, "GET /a", "B", "1"), key(all, "GET /a", "A", `1" B="1`), key(all, "GET /a", "A", "1", "B", "1"), key(all, "GET /a", "A", ""),
 		key(all, `GET /a%20A=%221%22`), key(all, "GET /a?x=1+A%3D%221%22"),
+		key(all, "GET /a", "A", "1", "A", "2"), key(all, "GET /a", "A", "1, 2"),
 	}
 	seen := make(map[string]int)
 	for i, k := range different {
@@ -502,8 +503,188 @@ func TestStrictPagesAreNotStale(t *testing.T) {
 		ask(c, "GET /lax")
 		bubble.After(15 * time.Second)
 		says(t, ask(c, "GET /lax"), 200, "", "hit; ttl=-5")
-		says(t, ask(c, "GET /strict"), 200, "", "fwd=stale; detail=must-revalidate")
+		says(t, ask(c, "GET /strict"), 200, "", "fwd=stale; fwd-status=200")
+		says(t, ask(c, "GET /strict"), 200, "", "hit; ttl=10")
 	})
+}
+
+// TestStrictHerd: a hundred requests find a page old that must not be served stale. They wait for one call
+// of the handler, and the refresh in the background is another; when both fail, it is 503 for all of them.
+func TestStrictHerd(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		h := &counted{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
+			<-time.After(time.Second)
+			w.Header().Set("Cache-Control", "max-age=10, must-revalidate")
+			if broken.Load() {
+				w.WriteHeader(http.StatusBadGateway)
+			}
+		}}
+		c := newCache(t, h, Options{TTL: 10 * time.Second, StaleFor: time.Hour, StaleOnError: time.Hour})
+		ask(c, "GET /")
+		for _, status := range []int{http.StatusOK, http.StatusBadGateway} {
+			broken.Store(status != http.StatusOK)
+			bubble.After(15 * time.Second)
+			h.calls.Store(0)
+			var all sync.WaitGroup
+			for range 100 {
+				all.Go(func() {
+					if res := ask(c, "GET /"); res.StatusCode != status {
+						t.Errorf("%d, expected %d", res.StatusCode, status)
+					}
+				})
+			}
+			all.Wait()
+			synctest.Wait()
+			if n := h.calls.Load(); n > 2 {
+				t.Errorf("%d calls", n)
+			}
+		}
+	})
+}
+
+// TestErrorsThatForbidToBeStored: a failing handler says no-store, as many do, or begins a session. That is a
+// failure as any other: it does not replace the old page, nor does it send a hundred requests past the cache.
+// Those who have no old page get its status, and nothing else of it.
+func TestErrorsThatForbidToBeStored(t *testing.T) {
+	for _, header := range [][2]string{{"Cache-Control", "no-store"}, {"Set-Cookie", "session=alice"}, {"Vary", "*"}} {
+		bubble.Test(t, func(t *testing.T) {
+			var broken atomic.Bool
+			h := &counted{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
+				<-time.After(time.Second)
+				if broken.Load() {
+					w.Header().Set(header[0], header[1])
+					w.Header().Set("Retry-After", "7")
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+				io.WriteString(w, "page")
+			}}
+			c := newCache(t, h, Options{TTL: 10 * time.Second, StaleOnError: time.Hour})
+			ask(c, "GET /old")
+			broken.Store(true)
+			bubble.After(15 * time.Second)
+			h.calls.Store(0)
+			var all sync.WaitGroup
+			for range 100 {
+				all.Go(func() { says(t, ask(c, "GET /old"), 200, "page", "hit") })
+				all.Go(func() {
+					res := ask(c, "GET /new")
+					if res.Header.Get("Set-Cookie") != "" || res.Header.Get("Retry-After") != "7" {
+						t.Errorf("%v", res.Header)
+					}
+					says(t, res, 503, "Service Unavailable\n", "fwd-status=503")
+				})
+			}
+			all.Wait()
+			if n := h.calls.Load(); n != 2 {
+				t.Errorf("%s: %d calls for two pages", header[0], n)
+			}
+		})
+	}
+}
+
+// TestHandlerGivesUp: a handler returns without an answer when its context ends, as many do. That is no empty
+// page of status 200, and is not stored as one.
+func TestHandlerGivesUp(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		slow := time.Hour
+		c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-time.After(slow):
+				io.WriteString(w, "page")
+			case <-r.Context().Done():
+			}
+		}), Options{Name: "p", Store: memstore.New(), LoadTimeout: time.Second, WaitTimeout: 5 * time.Second})
+		says(t, ask(c, "GET /"), 503, "Service Unavailable\n", "")
+		slow = 0
+		bubble.After(time.Minute)
+		says(t, ask(c, "GET /"), 200, "page", "fwd=uri-miss")
+	})
+}
+
+// TestRequestsWithADeadline: the deadline that a middleware has set ends while the handler works. The request
+// is answered, by an error: to return without an answer is 200.
+func TestRequestsWithADeadline(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			<-time.After(2 * time.Second)
+			io.WriteString(w, "page")
+		}), Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		says(t, w.Result(), 503, "Service Unavailable\n", "")
+		says(t, ask(c, "GET /"), 200, "page", "")
+	})
+}
+
+// TestPathValuesAreInTheScope: a mux has taken the tenant from a part of the path that is cut off before
+// the cache. The handler sees it, so one's page is not the other's.
+func TestPathValuesAreInTheScope(t *testing.T) {
+	c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.PathValue("tenant"), r.URL.Path, r.PathValue("user"))
+	}), Options{AnyHost: true})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /t/{tenant}/{rest...}", func(w http.ResponseWriter, r *http.Request) {
+		r.SetPathValue("user", "alice") // from a cookie, say
+		http.StripPrefix("/t/"+r.PathValue("tenant"), c).ServeHTTP(w, r)
+	})
+	mux.Handle("GET /all", http.StripPrefix("/all", c)) // leaves an empty path
+	for range 2 {
+		says(t, ask(mux, "GET /t/ann/2026"), 200, "ann/2026", "")
+		says(t, ask(mux, "GET /t/bob/2026"), 200, "bob/2026", "")
+		says(t, ask(mux, "GET /all"), 200, "", "")
+	}
+	if err := c.Purge(t.Context(), "/%32026", ""); err != nil { // in another form
+		t.Fatal(err)
+	}
+	for _, line := range []string{"GET /t/ann/2026", "GET /t/bob/2026", "GET /all"} {
+		if cs := ask(mux, line).Header.Get("Cache-Status"); !strings.Contains(cs, "uri-miss") {
+			t.Errorf("%s after a purge: %s", line, cs)
+		}
+	}
+	if err := c.Purge(t.Context(), "/%zz"); err == nil {
+		t.Error("a path that cannot be read was purged")
+	}
+}
+
+// TestHeadersOfPages: any bytes come back from the store as they were; what a middleware before has said in
+// Vary stays; and the age of an answer that comes from a cache behind is counted.
+func TestHeadersOfPages(t *testing.T) {
+	large := strings.Repeat("<", 60<<10)
+	h := &counted{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Name", "caf\xe9")
+		w.Header().Set("X-Large", large)
+		w.Header().Add("Vary", "Accept-Language")
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.Header().Set("Age", "45")
+	}}
+	o := Options{Name: "p", Store: memstore.New(), Headers: []string{"Accept-Language"}, MaxBody: 1}
+	for _, c := range []*Cache{newCache(t, h, o), newCache(t, h, o)} {
+		res := ask(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Add("Vary", "Accept-Encoding")
+			c.ServeHTTP(w, r)
+		}), "GET /")
+		if got := res.Header; got.Get("X-Name") != "caf\xe9" || got.Get("X-Large") != large || got.Get("Age") != "45" {
+			t.Errorf("X-Name %q, %d bytes, Age %q", got.Get("X-Name"), len(got.Get("X-Large")), got.Get("Age"))
+		}
+		if vary := strings.Join(res.Header["Vary"], ","); vary != "Accept-Encoding,Accept-Language,Authorization,Cookie" {
+			t.Errorf("Vary %q", vary)
+		}
+	}
+	if n := h.calls.Load(); n != 1 {
+		t.Errorf("%d calls in two processes", n)
+	}
+}
+
+// TestChangesCanStream: a handler of POST that looks for a http.Flusher finds one.
+func TestChangesCanStream(t *testing.T) {
+	c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush() }), Options{})
+	w := httptest.NewRecorder()
+	if c.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", nil)); !w.Flushed {
+		t.Error("nothing was flushed")
+	}
 }
 
 // TestPanics: a handler that panics is 500 for everybody, and one that aborts aborts.
@@ -572,6 +753,46 @@ func TestChangesRemovePages(t *testing.T) {
 	says(t, ask(a, "GET /y"), 200, "3", "fwd=uri-miss")
 }
 
+// TestChangesAreSeenByWhoMadeThem: a client has the answer to its change, all of it, while the handler has
+// not returned yet. The page that it asks for then is not the old one.
+func TestChangesAreSeenByWhoMadeThem(t *testing.T) {
+	var version atomic.Int64
+	asked := make(chan struct{})
+	c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			version.Add(1)
+			w.(http.Flusher).Flush()
+			<-asked
+			return
+		}
+		fmt.Fprint(w, version.Load())
+	}), Options{})
+	server := httptest.NewServer(c)
+	defer server.Close()
+	old, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Body.Close()
+	says(t, old, 200, "0", "uri-miss")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	got, err := http.Get(server.URL)
+	close(asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	says(t, got, 200, "1", "uri-miss")
+}
+
 // TestClosed: after Close the handler is called itself, so that a server which is shut down late answers.
 func TestClosed(t *testing.T) {
 	c := newCache(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "page") }), Options{})
@@ -582,7 +803,7 @@ func TestClosed(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{MaxBody: -1}, {MaxBody: mostBody + 1}, {PassTTL: -1}, {Headers: []string{"host"}}, {TTL: -1}, {Store: memstore.New()}} {
+	for _, o := range []Options{{MaxBody: -1}, {MaxBody: mostBody + 1}, {PassTTL: -1}, {NotFoundTTL: -1}, {Headers: []string{"host"}}, {TTL: -1}, {Store: memstore.New()}} {
 		if c, err := New(http.NotFoundHandler(), o); err == nil {
 			c.Close()
 			t.Errorf("%+v is taken", o)
@@ -605,7 +826,7 @@ func FuzzCodec(f *testing.F) {
 			t.Fatal(err)
 		}
 		back, err := codec{}.Decode(data)
-		if err != nil || string(back.body) != text || back.Status != 200 || back.Fresh != time.Minute {
+		if err != nil || string(back.body) != text || back.Header.Get("X") != text || back.Status != 200 || back.Fresh != time.Minute {
 			t.Errorf("%+v, %v", back, err)
 		}
 	})

@@ -66,8 +66,8 @@ type Options struct {
 const mostBody = 8 << 20
 
 func (o Options) withDefaults() (Options, error) {
-	if o.MaxBody < 0 || o.MaxBody > mostBody || o.PassTTL < 0 || o.MaxBytes < 0 {
-		return o, fmt.Errorf("httpcache: MaxBody (%d) is from 0 to %d, PassTTL (%v) and MaxBytes (%d) are not negative", o.MaxBody, mostBody, o.PassTTL, o.MaxBytes)
+	if o.MaxBody < 0 || o.MaxBody > mostBody || o.PassTTL < 0 || o.NotFoundTTL < 0 || o.MaxBytes < 0 {
+		return o, fmt.Errorf("httpcache: MaxBody (%d) is from 0 to %d, PassTTL (%v), NotFoundTTL (%v) and MaxBytes (%d) are not negative", o.MaxBody, mostBody, o.PassTTL, o.NotFoundTTL, o.MaxBytes)
 	}
 	if o.TTL == 0 {
 		o.TTL = onefill.DefaultTTL

@@ -22,7 +22,9 @@ type page struct {
 // head is what is stored beside the body.
 type head struct {
 	Status int         `json:"status"`
-	Header http.Header `json:"header,omitempty"`
+	Header http.Header `json:"-"` // see stored
+	// Age is what a cache behind the handler has said.
+	Age time.Duration `json:"age,omitempty"`
 	// Fresh is for how long, as the handler or the options say.
 	Fresh time.Duration `json:"fresh"`
 	// Strict: not to be served stale.
@@ -31,13 +33,26 @@ type head struct {
 	Pass string `json:"pass,omitempty"`
 }
 
+// stored is a head as JSON. The values of headers are bytes, which JSON's strings are not.
+type stored struct {
+	*head
+	Lines map[string][][]byte `json:"header,omitempty"`
+}
+
 // codec stores a page as its head's length, its head as JSON, and its body.
 type codec struct{}
 
 func (codec) Name() string { return "httpcache/1" }
 
 func (codec) Encode(p *page) ([]byte, error) {
-	head, err := json.Marshal(p.head)
+	s := stored{&p.head, make(map[string][][]byte, len(p.Header))}
+	for name, values := range p.Header {
+		s.Lines[name] = [][]byte{}
+		for _, v := range values {
+			s.Lines[name] = append(s.Lines[name], []byte(v))
+		}
+	}
+	head, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +67,16 @@ func (codec) Decode(data []byte) (*page, error) {
 		return nil, errors.New("httpcache: not a stored page")
 	}
 	p := &page{body: rest[n:]}
-	if err := json.Unmarshal(rest[:n], &p.head); err != nil {
+	s := stored{head: &p.head}
+	if err := json.Unmarshal(rest[:n], &s); err != nil {
 		return nil, fmt.Errorf("httpcache: a stored page: %w", err)
+	}
+	p.Header = make(http.Header, len(s.Lines))
+	for name, values := range s.Lines {
+		p.Header[name] = nil
+		for _, v := range values {
+			p.Header[name] = append(p.Header[name], string(v))
+		}
 	}
 	if p.Pass == "" && (p.Status < 200 || p.Status > 999) {
 		return nil, fmt.Errorf("httpcache: a stored page of status %d", p.Status)
@@ -73,20 +96,17 @@ func weigh(key string, p *page) int {
 	return n
 }
 
-// judge decides what becomes of an answer: its time, or why it must not be stored.
+// judge decides what becomes of an answer: its time, or why it must not be stored. One of 500 and above is a
+// failure whatever its headers say: to take it for a page that must not be stored would replace a good page,
+// and send everybody past the cache to an origin that is in trouble.
 func (o *Options) judge(p *page) {
 	h := p.Header
 	cc := directives(h)
+	p.Pass = o.unshared(h, cc)
 	switch {
-	case len(h["Set-Cookie"]) > 0:
-		p.Pass = "set-cookie"
-	case has(cc, "no-store"), has(cc, "private"), has(cc, "no-cache"):
-		p.Pass = "cache-control"
-	case !o.variesWithin(h):
-		p.Pass = "vary"
-	case len(h["Trailer"]) > 0:
-		p.Pass = "trailer"
-	case p.Status >= 500: // a failed load
+	case p.Status >= 500 && p.Pass != "":
+		*p = *bareFailure(p.Status, h["Retry-After"])
+	case p.Status >= 500, p.Pass != "":
 	case !cacheable[p.Status]:
 		p.Pass = "status"
 	default:
@@ -94,8 +114,9 @@ func (o *Options) judge(p *page) {
 		if p.Status == http.StatusNotFound || p.Status == http.StatusGone {
 			p.Fresh = o.NotFoundTTL
 		}
-		if stated, ok := freshness(h, cc); ok {
-			p.Fresh = min(p.Fresh, stated)
+		p.Age = ageOf(h)
+		if stated, ok := lifetime(h, cc); ok {
+			p.Fresh = min(p.Fresh, stated-p.Age)
 		}
 		p.Strict = has(cc, "must-revalidate") || has(cc, "proxy-revalidate")
 		if p.Fresh <= 0 {
@@ -105,6 +126,30 @@ func (o *Options) judge(p *page) {
 	if p.Pass != "" {
 		*p = page{head: head{Pass: p.Pass}}
 	}
+}
+
+// unshared is why an answer is for one request only; empty: it is not.
+func (o *Options) unshared(h http.Header, cc map[string]string) string {
+	switch {
+	case len(h["Set-Cookie"]) > 0:
+		return "set-cookie"
+	case has(cc, "no-store"), has(cc, "private"), has(cc, "no-cache"):
+		return "cache-control"
+	case !o.variesWithin(h):
+		return "vary"
+	case len(h["Trailer"]) > 0:
+		return "trailer"
+	}
+	return ""
+}
+
+// bareFailure is what those who wait for a failed load get of an answer that must not be shared.
+func bareFailure(status int, retryAfter []string) *page {
+	h := http.Header{"Cache-Control": {"no-store"}, "Content-Type": {"text/plain; charset=utf-8"}}
+	if len(retryAfter) > 0 {
+		h["Retry-After"] = retryAfter
+	}
+	return &page{head: head{Status: status, Header: h}, body: []byte(http.StatusText(status) + "\n")}
 }
 
 // cacheable are the statuses that RFC 9110, 15.1, lets be stored without being asked, and that
@@ -127,16 +172,17 @@ func directives(h http.Header) map[string]string {
 
 func has(d map[string]string, name string) bool { _, ok := d[name]; return ok }
 
-// freshness is how long the handler says that its answer is fresh from now on, in a shared cache. What cannot
-// be read counts as no time at all.
-func freshness(h http.Header, cc map[string]string) (time.Duration, bool) {
-	stated, ok := lifetime(h, cc)
-	if age, err := strconv.ParseUint(h.Get("Age"), 10, 31); err == nil { // a cache behind the handler has had it for so long
-		stated -= time.Duration(age) * time.Second
+// ageOf is for how long a cache behind the handler has had an answer.
+func ageOf(h http.Header) time.Duration {
+	age, err := strconv.ParseUint(h.Get("Age"), 10, 31)
+	if err != nil {
+		return 0
 	}
-	return stated, ok
+	return time.Duration(age) * time.Second
 }
 
+// lifetime is how long the handler says that its answer is fresh, in a shared cache. What cannot be read
+// counts as no time at all.
 func lifetime(h http.Header, cc map[string]string) (time.Duration, bool) {
 	for _, name := range []string{"s-maxage", "max-age"} {
 		if has(cc, name) {

@@ -74,7 +74,10 @@ func (w *recorder) page() (*page, error) {
 	for name, values := range w.sent {
 		name = http.CanonicalHeaderKey(name) // a handler may write into the map
 		h[name] = append(h[name], values...)
-		size += len(name) + len(strings.Join(values, ""))
+		size += len(name)
+		for _, v := range values {
+			size += len(v) + 32 // what each line costs
+		}
 	}
 	for name := range w.header {
 		if strings.HasPrefix(name, http.TrailerPrefix) {

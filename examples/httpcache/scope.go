@@ -1,13 +1,15 @@
 package httpcache
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -62,6 +64,9 @@ func (o *Options) scope(r *http.Request) (scope, bool) {
 	sorted := query.Encode() // by name; several values of one name stay in their order
 	header := make(http.Header)
 	key := host + path
+	if !strings.HasPrefix(path, "/") { // http.StripPrefix leaves such ones
+		key = host + " " + path
+	}
 	if sorted != "" {
 		key += "?" + sorted
 	}
@@ -71,27 +76,33 @@ func (o *Options) scope(r *http.Request) (scope, bool) {
 			continue
 		}
 		header[name] = slices.Clone(values)
-		text := strconv.Quote(strings.Join(values, ", "))
+		text := fmt.Sprintf("%q", values) // two lines are not one with a comma: the handler can tell
 		if slices.Contains(credentials, name) {
 			text = hash(text) // a key is no place for a secret
 		}
 		key += " " + name + "=" + text // no path or query holds a space
 	}
-	return scope{bounded(key, 1024), tagOf(path), reduced(r, host, sorted, header)}, true
+	req := reduced(r, host, sorted, header)
+	for _, m := range wildcard.FindAllStringSubmatch(r.Pattern, -1) {
+		// Taken from a path that may be longer than this one: what http.StripPrefix has cut off counts, too.
+		req.SetPathValue(m[1], r.PathValue(m[1]))
+		key += fmt.Sprintf(" {%s}=%q", m[1], r.PathValue(m[1]))
+	}
+	return scope{bounded(key, 1024), tagOf(r.URL.Path), req}, true
 }
 
-// reduced is a request that holds the scope and nothing else. r's path values, which a mux has taken
-// from the path, are kept.
+// wildcard is one in the pattern of a http.ServeMux.
+var wildcard = regexp.MustCompile(`\{(\pL[\pL\pN_]*|_[\pL\pN_]*)(?:\.\.\.)?\}`)
+
+// reduced is a request that holds the scope and nothing else. It is a new one and no clone, which would hold
+// whatever a request may hold in the Go of tomorrow. The load's context is its own.
 func reduced(r *http.Request, host, query string, header http.Header) *http.Request {
-	req := r.Clone(context.Background()) // the load's context takes its place
-	req.Method, req.Host, req.Header = http.MethodGet, host, header
-	req.URL = &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: query}
-	req.RequestURI = req.URL.RequestURI()
-	req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/1.1", 1, 1
-	req.Body, req.ContentLength, req.TransferEncoding, req.Close = http.NoBody, 0, nil, false
-	req.RemoteAddr, req.TLS, req.Trailer = "", nil, nil
-	req.Form, req.PostForm, req.MultipartForm = nil, nil, nil
-	return req
+	u := &url.URL{Path: r.URL.Path, RawQuery: query}
+	if u.RawPath = r.URL.RawPath; r.URL.EscapedPath() != u.RawPath { // it is a hint, and not in the key unless it holds
+		u.RawPath = ""
+	}
+	return &http.Request{Method: http.MethodGet, Host: host, URL: u, RequestURI: u.RequestURI(),
+		Header: header, Body: http.NoBody, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 }
 
 func hash(s string) string {
@@ -107,8 +118,10 @@ func bounded(s string, most int) string {
 	return s[:most-70] + "#" + hash(s)
 }
 
-// tagOf is the tag of all variants of a path.
-func tagOf(escapedPath string) string { return bounded(escapedPath, 200) }
+// tagOf is the tag of all variants of a path, however it was escaped.
+func tagOf(path string) string {
+	return bounded((&url.URL{Path: cmp.Or(path, "/")}).EscapedPath(), 200)
+}
 
 // without is a context that ends with another one and has none of its values.
 type without struct{ context.Context } //nolint:containedctx // it is a context

@@ -16,11 +16,14 @@ import (
 func (c *Cache) serve(w http.ResponseWriter, r *http.Request, p *page, age time.Duration, status string) {
 	h := w.Header()
 	for name, values := range p.Header {
+		if name == "Vary" { // a middleware before this one may have said something, too: that it compresses, say
+			values = append(h[name], values...)
+		}
 		h[name] = slices.Clone(values)
 	}
 	c.vary(h)
 	h.Add("Cache-Status", "onefill; "+status)
-	if age >= time.Second {
+	if age += p.Age; age >= time.Second {
 		h.Set("Age", strconv.FormatInt(int64(age/time.Second), 10))
 	}
 	if p.Status == http.StatusOK {
@@ -61,13 +64,13 @@ func (c *Cache) vary(h http.Header) {
 	}
 }
 
-// status is what Cache-Status says of a page that was had.
-func status(r *onefill.Result[*page]) string {
+// status is what Cache-Status says of a page that was had; miss is why the handler was asked, if it was.
+func status(r *onefill.Result[*page], miss string) string {
 	left := int64((r.Value.Fresh - r.Age) / time.Second)
 	if r.Source != onefill.SourceLoad {
 		return fmt.Sprintf("hit; ttl=%d; detail=%s", left, r.Source)
 	}
-	s := "fwd=uri-miss"
+	s := "fwd=" + miss
 	if r.Coalesced {
 		s += "; collapsed"
 	}

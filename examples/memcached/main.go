@@ -81,11 +81,13 @@ func run(ctx context.Context, listen string, slow time.Duration) (err error) {
 	})
 	mux.HandleFunc("DELETE /sum/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.Atoi(r.PathValue("n"))
-		if err == nil {
-			err = sums.Invalidate(r.Context(), n)
-		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, "a number is needed", http.StatusBadRequest)
+			return
+		}
+		if err := sums.Invalidate(r.Context(), n); err != nil { // its text names servers: it is for the log
+			slog.Error("a request failed", "n", n, "err", err)
+			http.Error(w, "try again", http.StatusServiceUnavailable)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)

@@ -41,6 +41,9 @@ func testService(t *testing.T, path string) {
 	if status, _, _ := Do(t, http.MethodGet, a.URLs["sums"]+"/sum/x", ""); status != http.StatusBadRequest {
 		t.Errorf("status %d", status)
 	}
+	if status, _, _ := Do(t, http.MethodDelete, a.URLs["sums"]+"/sum/x", ""); status != http.StatusBadRequest {
+		t.Errorf("DELETE: status %d", status)
+	}
 	a.Stop(t)
 	b.Stop(t)
 }

@@ -62,7 +62,8 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, onefill.ErrNotFound):
 		http.Error(w, "there is no such user", http.StatusNotFound)
 		return
-	case r.Context().Err() != nil: // the client has gone
+	case r.Context().Err() != nil: // the client has gone, or a deadline has ended: to write nothing would be 200
+		http.Error(w, "too late", http.StatusServiceUnavailable)
 		return
 	case errors.Is(err, onefill.ErrWaitTimeout), errors.Is(err, onefill.ErrOriginBusy), errors.Is(err, onefill.ErrClosed):
 		w.Header().Set("Retry-After", "1")

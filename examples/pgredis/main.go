@@ -91,11 +91,11 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	seen := observers{watch.New(watch.Options{}), metrics}
+	recorder := watch.New(watch.Options{})
 	cache, err := onefill.New(onefill.Options[int64, user]{
 		Name: "users", Store: shared, Load: users.load,
 		TTL: time.Minute, StaleOnError: 10 * time.Minute, LoadTimeout: 5 * time.Second,
-		Observer: seen,
+		Observer: onefill.Observers(recorder, metrics),
 	})
 	if err != nil {
 		return err
@@ -109,7 +109,13 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	worker, err := queue.NewWorker(queue.WorkerOptions{Queue: jobs, Handlers: handlers})
+	queues, err := promonefill.NewQueues(promonefill.QueueOptions{})
+	if err != nil {
+		return err
+	}
+	worker, err := queue.NewWorker(queue.WorkerOptions{
+		Queue: jobs, Handlers: handlers, Observer: queues.Observer("onefill", invalidation.KindInvalidate),
+	})
 	if err != nil {
 		return err
 	}
@@ -121,34 +127,15 @@ func run(ctx context.Context, cfg config) (err error) {
 		defer cancel()
 		err = errors.Join(err, worker.Stop(end))
 	}()
-	registry, err := register(metrics, jobs, worker)
+	registry := prometheus.NewRegistry()
+	err = errors.Join(
+		queues.AddWorker("onefill", worker), queues.AddQueue("onefill", jobs),
+		registry.Register(metrics), registry.Register(queues),
+	)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, &api{users, cache}, seen.Recorder, registry)
-}
-
-// observers are two in one: the Recorder, which follows flights as well, and the metrics.
-type observers struct {
-	*watch.Recorder
-	metrics onefill.Observer
-}
-
-func (o observers) Observe(e onefill.Event) {
-	o.Recorder.Observe(e)
-	o.metrics.Observe(e)
-}
-
-func register(caches *promonefill.Collector, jobs *pgqueue.Queue, worker *queue.Worker) (*prometheus.Registry, error) {
-	queues, err := promonefill.NewQueues(promonefill.QueueOptions{})
-	if err != nil {
-		return nil, err
-	}
-	registry := prometheus.NewRegistry()
-	return registry, errors.Join(
-		queues.AddWorker("onefill", worker), queues.AddQueue("onefill", jobs),
-		registry.Register(caches), registry.Register(queues),
-	)
+	return serve(ctx, cfg, &api{users, cache}, recorder, registry)
 }
 
 // serve serves both ports until ctx ends, or one of them fails.

@@ -61,6 +61,10 @@ func testService(t *testing.T, path string) {
 	if n := queries("42"); n != 2 {
 		t.Errorf("%d queries after one change", n)
 	}
+	Until(t, "the metrics have the job", func() bool {
+		job := `onefill_job_attempts_count{kind="onefill.invalidate",outcome="done",queue="onefill"} 1`
+		return strings.Contains(Get(t, a.URLs["debug"]+"/metrics")+Get(t, b.URLs["debug"]+"/metrics"), job)
+	})
 
 	// A row that does not exist is an answer, which is cached as well.
 	for range 3 {
@@ -89,9 +93,12 @@ func checkPages(t *testing.T, a, b *Program) {
 	outcomes := make(map[watch.Outcome]int)
 	for _, p := range []*Program{a, b} {
 		var s watch.Snapshot
-		if err := json.Unmarshal([]byte(Get(t, p.URLs["debug"]+"/debug/onefill?key=42")), &s); err != nil {
-			t.Fatal(err)
-		}
+		Until(t, "the group is known, which comes after the answers", func() bool {
+			if err := json.Unmarshal([]byte(Get(t, p.URLs["debug"]+"/debug/onefill?key=42")), &s); err != nil {
+				t.Fatal(err)
+			}
+			return len(s.Recent) > 0
+		})
 		if len(s.Recent) != 1 || s.Recent[0].Callers != 25 || s.Recent[0].Loads != 1 || s.Recent[0].TookMS < 290 {
 			t.Fatalf("%+v", s.Recent)
 		}

@@ -78,6 +78,9 @@ func newWatch() *cobra.Command {
 // errEnough ends the command well.
 var errEnough = errors.New("enough")
 
+// errOutput ends it, too: no application is to blame.
+var errOutput = errors.New("the output cannot be written")
+
 // run follows all applications until one ends it.
 func (w *watching) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -116,7 +119,7 @@ func (w *watching) follow(ctx context.Context, app string) error {
 	for {
 		err := w.stream(ctx, app, connected, func(g watch.Group) error { return w.print(app, g) })
 		var refused *refusedError
-		if ctx.Err() != nil || !answered || errors.As(err, &refused) || errors.Is(err, errEnough) {
+		if ctx.Err() != nil || !answered || errors.As(err, &refused) || errors.Is(err, errEnough) || errors.Is(err, errOutput) {
 			return err
 		}
 		if pause == firstPause {
@@ -158,10 +161,13 @@ func (w *watching) print(app string, g watch.Group) (err error) {
 	} else {
 		_, err = io.WriteString(w.stdout, w.text(app, &g))
 	}
-	if err == nil && w.count > 0 && w.lines >= w.count {
-		err = errEnough
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errOutput, err)
+	case w.count > 0 && w.lines >= w.count:
+		return errEnough
 	}
-	return err
+	return nil
 }
 
 // text is a line of the output.
@@ -177,7 +183,7 @@ func (w *watching) text(app string, g *watch.Group) string {
 	} else {
 		fmt.Fprintf(&b, "  %14s", "")
 	}
-	outcome := string(g.Outcome)
+	outcome := plain(string(g.Outcome))
 	if color := outcomeColors[g.Outcome]; w.colorful && color != "" {
 		outcome = color + outcome + "\x1b[0m"
 	}

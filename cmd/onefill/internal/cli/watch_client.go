@@ -116,14 +116,14 @@ func askApp(ctx context.Context, app, question, kind string) (*http.Response, er
 	}
 	defer res.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 300))
-	says := plain(strings.TrimSpace(string(text)))
+	says, status := plain(strings.TrimSpace(string(text))), plain(res.Status)
 	switch {
 	case res.StatusCode == http.StatusOK:
 		says = fmt.Sprintf("what answers there is no watch.Recorder (Content-Type %q)", res.Header.Get("Content-Type"))
 	case res.StatusCode >= 500:
-		return nil, fmt.Errorf("%s: %s: %s", appName(app), res.Status, says)
+		return nil, fmt.Errorf("%s: %s: %s", appName(app), status, says)
 	}
-	return nil, &refusedError{fmt.Sprintf("%s: %s: %s", appName(app), res.Status, says)}
+	return nil, &refusedError{fmt.Sprintf("%s: %s: %s", appName(app), status, says)}
 }
 
 // snapshot asks an application what it knows.
@@ -149,8 +149,11 @@ const silence = 25 * time.Second
 func (a *apps) stream(ctx context.Context, app string, connected func(), tell func(watch.Group) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	quiet := time.AfterFunc(a.timeout, func() { cancel(fmt.Errorf("no answer within %v", a.timeout)) })
-	defer quiet.Stop()
+	silent := func(patience time.Duration) *time.Timer {
+		return time.AfterFunc(patience, func() { cancel(fmt.Errorf("%s: nothing was heard for %v", appName(app), patience)) })
+	}
+	quiet := silent(a.timeout)
+	defer func() { quiet.Stop() }()
 	res, err := askApp(ctx, app, a.question(app, url.Values{"follow": {"1"}}), "application/x-ndjson")
 	if err != nil {
 		return because(ctx, err)
@@ -159,7 +162,8 @@ func (a *apps) stream(ctx context.Context, app string, connected func(), tell fu
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
 	for first := true; lines.Scan(); first = false {
-		quiet.Reset(max(silence, a.timeout))
+		quiet.Stop()
+		quiet = silent(max(silence, a.timeout))
 		var g watch.Group
 		if err := json.Unmarshal(lines.Bytes(), &g); err != nil {
 			return fmt.Errorf("%s: %w", appName(app), err)

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,9 +54,12 @@ func startApp(t *testing.T) *app {
 	return a
 }
 
-// herd makes n callers wait for a key, and then lets the load go on.
+// herd makes n callers wait for a key, lets the load go on, and waits until the Recorder knows of the group's
+// end: the flight tells of it when the callers have their answer already.
 func (a *app) herd(t *testing.T, n int, key string) {
 	t.Helper()
+	known := func() int { return len(a.recorder.Snapshot(0, watch.Filter{Key: key}).Recent) }
+	before := known()
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() { a.cache.Get(t.Context(), key) })
@@ -65,6 +70,7 @@ func (a *app) herd(t *testing.T, n int, key string) {
 	})
 	a.open <- struct{}{}
 	all.Wait()
+	until(t, "the group is known", func() bool { return known() > before })
 }
 
 // until polls a condition.
@@ -253,6 +259,66 @@ func TestAppsThatDoNotAnswer(t *testing.T) {
 	fails(t, exitInput, "--count", "watch", "--app", other.URL, "--count", "-1")
 	fails(t, exitInput, "--keys", "top", "--app", other.URL, "--keys", "0")
 	fails(t, exitInput, "--interval", "top", "--app", other.URL, "--interval", "1ms")
+}
+
+// TestWatchSaysWhoIsSilent: an application takes the connection, and says nothing.
+func TestWatchSaysWhoIsSilent(t *testing.T) {
+	gone := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-gone }))
+	defer silent.Close()
+	defer close(gone)
+	fails(t, exitFailed, silent.Listener.Addr().String()+": nothing was heard for 100ms", "watch", "--app", silent.URL, "--timeout", "100ms")
+}
+
+// full is a disk that is.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+// TestWatchCannotPrint: an output that takes nothing ends the command. Asking the application again does not help.
+func TestWatchCannotPrint(t *testing.T) {
+	a := startApp(t)
+	code := make(chan int, 1)
+	var stderr bytes.Buffer
+	go func() {
+		code <- Run(t.Context(), []string{"watch", "--app", a.server.URL}, strings.NewReader(""), full{}, &stderr)
+	}()
+	a.followed(t)
+	a.herd(t, 1, "k")
+	select {
+	case c := <-code:
+		if c != exitFailed || !strings.Contains(stderr.String(), "no space left") || strings.Contains(stderr.String(), "again") {
+			t.Errorf("exit code %d, %q", c, stderr.String())
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end")
+	}
+}
+
+// TestTextIsPlain: nothing that an application sends steers the terminal.
+func TestTextIsPlain(t *testing.T) {
+	w := watching{apps: apps{urls: []string{"http://127.0.0.1"}}}
+	esc := "\x1b[2J"
+	if s := w.text("http://127.0.0.1", &watch.Group{Cache: esc, Key: esc, Outcome: watch.Outcome(esc), Error: esc}); strings.ContainsRune(s, '\x1b') {
+		t.Errorf("%q", s)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			http.ReadRequest(bufio.NewReader(c))
+			io.WriteString(c, "HTTP/1.1 418 "+esc+"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			c.Close()
+		}
+	}()
+	for _, cmd := range []string{"watch", "top"} {
+		if _, _, stderr := run(t, cmd, "--app", "http://"+l.Addr().String()); !strings.Contains(stderr, "418") || strings.ContainsRune(stderr, '\x1b') {
+			t.Errorf("%s: %q", cmd, stderr)
+		}
+	}
 }
 
 // TestTopAddsUp: two applications have missed the same key; top shows one row for it.
