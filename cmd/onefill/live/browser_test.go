@@ -37,6 +37,11 @@ func TestBrowser(t *testing.T) {
 		p.until(herdOver)
 		narrow(t, p)
 	})
+	t.Run("low", func(t *testing.T) {
+		p := c.open(t, url, 1366, 500, nil)
+		p.until(herdOver)
+		low(t, p)
+	})
 	t.Run("less motion", func(t *testing.T) {
 		p := c.open(t, url, 1366, 900, map[string]string{"prefers-reduced-motion": "reduce"})
 		p.until(herdOver)
@@ -147,8 +152,12 @@ func controlsByMouse(t *testing.T, p *tab) {
 
 	p.click("#kill")
 	p.until(`document.getElementById("kill").textContent === "Restart the store"`)
+	p.eval(`scrollTo(0, 0)`, nil) // the controls, whose message it is, begin below
 	p.eval(`document.getElementById("processes").value = 5; document.getElementById("processes").dispatchEvent(new Event("input"))`, nil)
 	p.until(`document.getElementById("problem").textContent.includes("restart it first")`)
+	if !p.inSight("problem") {
+		t.Error("what the server refuses is said where nobody sees it")
+	}
 	p.click("#kill")
 	p.until(`document.getElementById("kill").textContent === "Kill the store"`)
 	p.click("#fail")
@@ -167,6 +176,24 @@ func controlsByMouse(t *testing.T, p *tab) {
 		}
 	}
 	p.errors = nil
+}
+
+// inSight says whether all of an element lies within the window.
+func (p *tab) inSight(id string) (yes bool) {
+	p.t.Helper()
+	p.eval(`(() => { const r = document.getElementById("`+id+`").getBoundingClientRect(); return r.height > 0 && r.left >= -1 && r.top >= -1 && r.right <= innerWidth + 1 && r.bottom <= innerHeight + 1; })()`, &yes)
+	return yes
+}
+
+// low: in a window that is lower than the controls are high, all of them can be scrolled to.
+func low(t *testing.T, p *tab) {
+	for _, id := range []string{"mode-all", "kill", "callers", "reset"} {
+		p.eval(`document.getElementById("`+id+`").scrollIntoView({block: "nearest", behavior: "instant"})`, nil)
+		if !p.inSight(id) {
+			t.Errorf("%s cannot be scrolled to", id)
+		}
+	}
+	p.clean()
 }
 
 // focused tells where the keyboard is, and whether that is seen.
@@ -249,6 +276,7 @@ func names(t *testing.T, p *tab) {
 		for (const e of document.querySelectorAll("button, a[href]")) if (!e.textContent.trim()) wrong.push("no text: " + e.outerHTML);
 		for (const e of document.querySelectorAll("fieldset")) if (!e.querySelector("legend")?.textContent) wrong.push("no legend");
 		for (const e of document.querySelectorAll("section, [role=region]")) if (!document.getElementById(e.getAttribute("aria-labelledby"))?.textContent) wrong.push("no name: " + e.className);
+		for (const e of document.querySelectorAll("output")) if (e.getAttribute("aria-live") !== "off") wrong.push("read out at every change: " + e.outerHTML);
 		for (const e of document.querySelectorAll("th")) if (!e.scope) wrong.push("no scope: " + e.textContent);
 		const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
 		for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) wrong.push("twice: " + id);

@@ -35,7 +35,7 @@ type Options struct {
 	RedisURL string
 	// MaxSessions is how many pages may be open at once. Default 8.
 	MaxSessions int
-	// Hosts are names, without port, that a request's Host may have beside localhost and IP
+	// Hosts are names, without scheme and port, that a request's Host may have beside localhost and IP
 	// addresses. Default none.
 	Hosts []string
 }
@@ -80,6 +80,9 @@ func New(o Options) (*Handler, error) {
 		h.options.MaxSessions = defaultMaxSessions
 	}
 	for _, host := range o.Hosts {
+		if host == "" || strings.ContainsAny(host, ":/") {
+			return nil, badOption("Hosts", "%q is no name: write it without scheme and port, such as lab.example", host)
+		}
 		h.hosts = append(h.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
 	page, err := fs.Sub(files, "page")
@@ -207,6 +210,10 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request) {
 	defer h.closeSession(se)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Accel-Buffering", "no")
+	if err := http.NewResponseController(w).Flush(); errors.Is(err, http.ErrNotSupported) {
+		refuse(w, http.StatusInternalServerError, "", "the server around this page hands over a ResponseWriter that cannot be flushed, so nothing can be streamed: give it an Unwrap or a Flush method")
+		return
+	}
 	h.stream(w, r.Context(), se)
 }
 

@@ -222,6 +222,9 @@ func TestGivenRedis(t *testing.T) {
 	t.Parallel()
 	srv := servertest.Redis(t, servers.RedisOptions{})
 	_, url := serve(t, options{RedisURL: srv.URL()})
+	slash, err := live.New(options{RedisURL: srv.URL() + "/"}) // as every other command takes it
+	must(t, err)
+	must(t, slash.Close())
 	p := join(t, url, quiet)
 	checkLoads(t, p.herd(), 12, 3, 1, 1)
 	if p.hello.MayKill || !strings.Contains(p.hello.Store, "given") {
@@ -247,6 +250,21 @@ func TestGivenRedis(t *testing.T) {
 	checkLoads(t, p.herd(), 12, 4, 1, 1)
 }
 
+// TestCannotBeFlushed: a server around the page whose ResponseWriter hides Flush is named as
+// what is wrong, instead of streams that end after their first line.
+func TestCannotBeFlushed(t *testing.T) {
+	t.Parallel()
+	h, err := live.New(options{})
+	must(t, err)
+	defer h.Close()
+	type plain struct{ http.ResponseWriter }
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(plain{w}, r) }))
+	defer s.Close()
+	if status, text := post(t, s.URL+"/session", "{}"); status != http.StatusInternalServerError || !strings.Contains(text, "Unwrap") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 func TestBadOptions(t *testing.T) {
 	for _, tt := range []struct {
 		o    options
@@ -256,7 +274,11 @@ func TestBadOptions(t *testing.T) {
 		{options{Store: "memory", RedisURL: "redis://x"}, `Options.RedisURL: excludes the store "memory"`},
 		{options{RedisURL: "redis://:secret@127.0.0.1:1"}, "127.0.0.1:1"},
 		{options{RedisURL: "redis://:secret@%zz"}, "Options.RedisURL"},
+		{options{RedisURL: "redis://:a/secret@127.0.0.1:1"}, "Options.RedisURL"}, // / is to be written as %2F
+		{options{RedisURL: "redis:/:secret@127.0.0.1:1"}, "Options.RedisURL"},
 		{options{MaxSessions: -1}, "Options.MaxSessions: -1 is negative"},
+		{options{Hosts: []string{"lab.example:8461"}}, `Options.Hosts: "lab.example:8461" is no name`},
+		{options{Hosts: []string{""}}, `Options.Hosts: "" is no name`},
 	} {
 		_, err := live.New(tt.o)
 		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "secret") {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/redis/rueidis"
 )
 
@@ -50,7 +52,7 @@ func askServer(ctx context.Context, cfg Config) (*server, error) {
 		}
 		return s, nil
 	}
-	option, err := rueidis.ParseURL(strings.TrimSuffix(cfg.URL, "/"))
+	option, err := recipe.RedisOption(cfg.URL)
 	if err != nil || len(option.InitAddress) != 1 || option.Sentinel.MasterSet != "" {
 		return s, nil // the store says what is wrong with the URL, or there are several
 	}
@@ -99,14 +101,15 @@ func memcachedStats(ctx context.Context, addr string) (map[string]string, error)
 		return nil, err
 	}
 	stats := make(map[string]string)
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
 		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "STAT "), " ")
 		if !ok {
 			return stats, nil // END
 		}
 		stats[name] = value
 	}
-	return nil, fmt.Errorf("%s: stats did not end", addr)
+	return nil, fmt.Errorf("%s: stats did not end: %w", addr, cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
 // Remote names the servers of a store that are not on this machine by their address: what is measured
@@ -114,7 +117,7 @@ func memcachedStats(ctx context.Context, addr string) (map[string]string, error)
 func Remote(kind, url string) (hosts []string) {
 	addrs := strings.Split(url, ",")
 	if kind == "redis" {
-		option, err := rueidis.ParseURL(strings.TrimSuffix(url, "/"))
+		option, err := recipe.RedisOption(url)
 		if err != nil {
 			return nil // opening it says so
 		}

@@ -72,6 +72,7 @@ func newBench() *cobra.Command {
 	f := cmd.Flags()
 	o.registerServers(f)
 	f.StringVar(&o.cfg.Store, "store", "redis", "private server to start where none is given, of redis, memcached")
+	notBeside(f, "redis", "memcached", "store")
 	f.IntVar(&o.cfg.Callers, "callers", o.cfg.Callers, fmt.Sprintf("callers of a herd, in all processes together, %d at most", bench.MostCallers))
 	f.IntVar(&o.cfg.Processes, "processes", o.cfg.Processes, fmt.Sprintf("processes of a herd, %d at most", bench.MostProcesses))
 	f.IntVar(&o.cfg.Rounds, "rounds", o.cfg.Rounds, fmt.Sprintf("herds, %d at most", bench.MostRounds))

@@ -41,6 +41,8 @@ func TestCompletes(t *testing.T) {
 		{"why --codec |", "json raw"},
 		{"why --codec r|", "raw"},
 		{"lab --store |", "redis memcached"},
+		{"bench --store |", "redis memcached"},
+		{"live --store |", "memory redis"},
 		{"lab --scenario S1,re|", "S1,release"},
 		{"lab --mode naive,|", "naive,naive naive,local naive,lock naive,onefill"},
 		{"inspect --ra|", "--raw"},

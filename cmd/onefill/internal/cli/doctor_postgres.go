@@ -20,7 +20,7 @@ type postgresServer struct {
 	schema string
 	queue  *pgqueue.Queue
 	db     *pgx.Conn
-	stats  queue.Stats
+	stats  *queue.Stats // nil: they could not be counted
 }
 
 var postgresChecks = []struct {
@@ -141,7 +141,7 @@ func (p *postgresServer) lag(ctx context.Context) result {
 	if err != nil {
 		return unknown("the jobs cannot be counted: %v", err)
 	}
-	p.stats = stats
+	p.stats = &stats
 	text := fmt.Sprintf("%v, %s due, %d not due yet or claimed", stats.Lag.Round(time.Millisecond), plural(int(stats.Ready), "job"), stats.NotReady)
 	if stats.Lag > p.d.maxLag {
 		return failed("What was committed has not reached the cache since then. Is a worker running, and does it know the jobs' kinds? See onefill queue status.", "%s", text)
@@ -150,6 +150,9 @@ func (p *postgresServer) lag(ctx context.Context) result {
 }
 
 func (p *postgresServer) dead(context.Context) result {
+	if p.stats == nil {
+		return unknown("they cannot be counted, as the jobs cannot")
+	}
 	if p.stats.Dead > 0 {
 		return warn("Nobody tries them any more: what they were to invalidate may be stale. onefill dead list shows them; mend the cause, then onefill dead replay.", "%s", plural(int(p.stats.Dead), "letter"))
 	}

@@ -34,6 +34,7 @@ func TestDoctorPostgres(t *testing.T) {
 	missing := examine(t)
 	missing.finds(t, "queue", levelFail, "onefill migrate up")
 	missing.finds(t, "lag", levelUnknown, "")
+	missing.finds(t, "dead-letters", levelUnknown, "cannot be counted")
 	if _, err := q.MigrateUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,33 +5,22 @@ import (
 	_ "embed" // the script
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/onefill/onefill/redisstore"
+	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/redis/rueidis"
 )
 
 //go:embed lua/rights.lua
 var rightsLua string
 
-// redisOption reads a URL as redisstore does.
 func redisOption(text string) (rueidis.ClientOption, error) {
-	s, err := redisstore.Open(text) // its error shows no password
+	option, err := recipe.RedisOption(text)
 	if err != nil {
-		return rueidis.ClientOption{}, badInput("--redis: %w", err)
-	}
-	s.Close()
-	if u, err := url.Parse(text); err == nil && u.Host != "" && u.Path == "/" {
-		u.Path = "" // redis://host/ is redis://host
-		text = u.String()
-	}
-	option, err := rueidis.ParseURL(text)
-	if err != nil {
-		return option, badInput("--redis: not a Redis URL")
+		return option, badInput("--redis: %w", err)
 	}
 	option.DisableCache, option.DisableRetry = true, true
 	return option, nil

@@ -73,15 +73,14 @@ func newInspect() *cobra.Command {
 }
 
 func printInspection(w io.Writer, l *look, asJSON, showValue, raw bool) error {
+	line := l.line()
 	switch {
-	case raw && !l.holding.Item.Found:
-		return fmt.Errorf("there is no value under %q", l.key)
+	case raw && !l.hasValue():
+		return fmt.Errorf("there is no value under %q: its state is %s", l.key, strings.ReplaceAll(line.State, "_", " "))
 	case raw:
 		_, err := w.Write(l.payload())
 		return err
-	}
-	line := l.line()
-	if showValue && l.holding.Item.Found {
+	case showValue && l.hasValue():
 		line.setValue(l.payload())
 	}
 	if asJSON {

@@ -189,7 +189,12 @@ func TestInspectValue(t *testing.T) {
 		if text := inspect("--raw", "stale"); text != "text of stale" {
 			t.Errorf("%q", text)
 		}
-		fails(t, exitFailed, "there is no value", append([]string{"inspect", "--raw", "absent"}, args...)...)
+		for _, key := range []string{"absent", "not_found", "unstorable"} { // a mark is not the empty value
+			fails(t, exitFailed, "there is no value", append([]string{"inspect", "--raw", key}, args...)...)
+			if v := read[inspectLine](t, inspect("--json", "--value", key)).Value; v != nil && (v.Text != nil || v.Base64 != nil) {
+				t.Errorf("%s: %+v", key, v)
+			}
+		}
 	})
 }
 
@@ -254,6 +259,19 @@ func TestLookBadInput(t *testing.T) {
 		{"lease brake", "unknown command"},
 	})
 	fails(t, exitInput, "the key is empty", "inspect", "--cache", "users", "--redis", "redis://h", "")
+}
+
+// What is typed goes before the environment, also where two flags exclude each other; two
+// variables are still one too many.
+func TestTypedStoreWins(t *testing.T) {
+	t.Setenv("ONEFILL_REDIS", "redis://127.0.0.1:1")
+	for _, command := range []string{"inspect", "why", "invalidate"} {
+		fails(t, exitFailed, "memcached at 127.0.0.1:2", command, "--cache", "users", "--memcached", "127.0.0.1:2", "1")
+	}
+	fails(t, exitInput, "--memcached: cannot use the server", "bench", "--memcached", "127.0.0.1:2")
+	t.Setenv("ONEFILL_MEMCACHED", "127.0.0.1:2")
+	fails(t, exitFailed, "redis at 127.0.0.1:3", "inspect", "--cache", "users", "--redis", "redis://127.0.0.1:3", "1")
+	fails(t, exitInput, "--redis: excludes --memcached", "inspect", "--cache", "users", "1")
 }
 
 // The codecs' names are those of the library.

@@ -154,5 +154,9 @@ func isTerminal(w any) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull) // a character device, too, and what cron gives
+	return err != nil || !os.SameFile(info, null)
 }

@@ -92,7 +92,7 @@ func (k *keyFlags) breakLease(ctx context.Context, cmd *cobra.Command, in store.
 		return err
 	}
 	if !line.Broken && !yes {
-		return errors.New("the lease that was shown has ended or was renewed meanwhile; nothing was done, look again")
+		return errors.New("the lease that was shown has ended or another has taken its place meanwhile; nothing was done, look again")
 	}
 	return k.broken(cmd.OutOrStdout(), line)
 }

@@ -40,6 +40,16 @@ func terminal(t *testing.T) (keyboard, tty *os.File) {
 	return keyboard, tty
 }
 
+// What cron gives is a character device, and no terminal.
+func TestDevNullIsNoTerminal(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	must(t, err)
+	defer null.Close()
+	if _, tty := terminal(t); isTerminal(null) || !isTerminal(tty) {
+		t.Errorf("%s: %v, a terminal: %v", os.DevNull, isTerminal(null), isTerminal(tty))
+	}
+}
+
 // On a terminal it asks: n leaves the lease, y breaks the one that was shown.
 func TestLeaseBreakAsks(t *testing.T) {
 	forStores(t, func(t *testing.T, open func() store.Store, name string, args []string) {

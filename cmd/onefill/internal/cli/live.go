@@ -49,8 +49,11 @@ func newLive() *cobra.Command {
 			if err := withoutSecret(cmd.Flags(), "redis"); err != nil {
 				return err
 			}
-			if options.RedisURL != "" && !cmd.Flags().Changed("store") {
+			switch given := cmd.Flags().Changed("store"); {
+			case options.RedisURL != "" && !given:
 				options.Store = live.StoreRedis
+			case options.Store == live.StoreMemory && !typed(cmd.Flags(), "redis"):
+				options.RedisURL = "" // the environment's
 			}
 			return runLive(cmd, listen, options)
 		},
@@ -61,12 +64,17 @@ func newLive() *cobra.Command {
 	f.StringVar(&options.RedisURL, "redis", "", "URL of an existing Redis or Valkey; implies --store redis")
 	f.StringSliceVar(&options.Hosts, "host", nil, "names, beside localhost and IP addresses, under which the page may be asked for")
 	f.IntVar(&options.MaxSessions, "pages", 8, "pages that may be open at once")
+	byHand(f, "store")                                                                                     // ONEFILL_STORE is the lab's, which knows others
+	_ = cmd.RegisterFlagCompletionFunc("store", completeFlag([]string{live.StoreMemory, live.StoreRedis})) // fails for flags that are not there
 	return cmd
 }
 
 // runLive serves the page until the context ends, which is how it is meant to end.
 func runLive(cmd *cobra.Command, listen string, options live.Options) error {
 	page, err := live.New(options)
+	if cmd.Context().Err() != nil { // it asks the server, and knows no context
+		return errors.Join(cmd.Context().Err(), err)
+	}
 	if err != nil {
 		return &exitError{exitInput, byFlag(err)}
 	}
@@ -105,7 +113,7 @@ func byFlag(err error) error {
 	if !errors.As(err, &option) {
 		return err
 	}
-	flag := map[string]string{"Store": "store", "RedisURL": "redis", "MaxSessions": "pages"}[option.Option]
+	flag := map[string]string{"Store": "store", "RedisURL": "redis", "MaxSessions": "pages", "Hosts": "host"}[option.Option]
 	return fmt.Errorf("--%s: %w", flag, option.Err)
 }
 

@@ -24,6 +24,7 @@ func TestLiveBadInput(t *testing.T) {
 		{"live --redis redis://127.0.0.1:1", "--redis: cannot use the server"},
 		{"live --redis redis://u:secret@127.0.0.1:1", "ONEFILL_REDIS"},
 		{"live --pages -1", "--pages: -1 is negative"},
+		{"live --host lab.example:8461", `--host: "lab.example:8461" is no name`},
 		{"live --listen nonsense", "--listen"},
 		{"live --listen " + busy.Addr().String(), "address already in use"},
 		{"live now", `unknown command "now"`},
@@ -34,6 +35,29 @@ func TestLiveBadInput(t *testing.T) {
 				t.Errorf("exit code %d, stdout %q, stderr %q; expected %d, nothing, %q and no password", code, stdout, stderr, exitInput, tt.says)
 			}
 		})
+	}
+}
+
+// TestLiveEnvironment: a password in the environment is not shown, however badly it is written;
+// what is typed goes before the environment; an interruption is no bad input.
+func TestLiveEnvironment(t *testing.T) {
+	for _, url := range []string{"redis://:secret/x@127.0.0.1:1", "redis://:secret#x@127.0.0.1:1", "redis://:a:secret?x@127.0.0.1:1", "redis:/:secret@127.0.0.1:1"} {
+		t.Setenv("ONEFILL_REDIS", url)
+		for _, args := range [][]string{{"live", "--listen", "127.0.0.1:0"}, {"lab", "--scenario", "S1", "--out", t.TempDir()}, {"bench"}, {"doctor"}, {"inspect", "--cache", "users", "1"}} {
+			code, stdout, stderr := run(t, args...)
+			if code != exitInput || strings.Contains(stdout+stderr, "secret") {
+				t.Errorf("%s with %s: exit code %d, %q, %q", args, url, code, stdout, stderr)
+			}
+		}
+	}
+	t.Setenv("ONEFILL_REDIS", "redis://127.0.0.1:1")
+	t.Setenv("ONEFILL_STORE", "memcached") // the lab's
+	fails(t, exitInput, "--listen", "live", "--store", "memory", "--listen", "nonsense")
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	var out bytes.Buffer
+	if code := Run(ctx, []string{"live"}, strings.NewReader(""), &out, &out); code != exitInterrupted {
+		t.Errorf("interrupted: exit code %d, %s", code, out.String())
 	}
 }
 

@@ -137,6 +137,12 @@ func epochTime(epoch uint64) *time.Time {
 	return &t
 }
 
+// hasValue says whether there is something to be shown: a mark, such as that there is no such
+// row, is not the empty value.
+func (l *look) hasValue() bool {
+	return l.holding.Item.Found && (l.unreadable != nil || l.env.Kind == store.KindValue)
+}
+
 // payload is what a reader would decode, or all that is there where that is nothing.
 func (l *look) payload() []byte {
 	if l.readable() {

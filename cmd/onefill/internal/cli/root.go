@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/onefill/onefill/cmd/onefill/internal/lab"
@@ -114,6 +115,22 @@ func byHand(flags *pflag.FlagSet, names ...string) {
 
 const notFromEnv = "onefill_not_from_environment"
 
+// notBeside marks flags that exclude each other: where one is typed, the environment does not
+// set the others.
+func notBeside(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flags.SetAnnotation(name, excludes, names)
+	}
+}
+
+const excludes = "onefill_excludes"
+
+// typed says whether a flag was given on the command line.
+func typed(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f != nil && f.Changed && f.Annotations[fromEnv] == nil
+}
+
 // envName is the environment variable that sets a flag: ONEFILL_ and its name.
 func envName(flag string) string {
 	return "ONEFILL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -124,7 +141,7 @@ func envName(flag string) string {
 func flagsFromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, ok := lookup(envName(f.Name))
-		if _, typed := f.Annotations[notFromEnv]; typed {
+		if _, by := f.Annotations[notFromEnv]; by || slices.ContainsFunc(f.Annotations[excludes], func(name string) bool { return typed(flags, name) }) {
 			return
 		}
 		if !ok || value == "" || f.Changed || f.Name == "help" || err != nil {

@@ -26,6 +26,7 @@ type storeFlags struct{ cache, redis, memcached string }
 func (s *storeFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&s.cache, "cache", "", "name of the cache (Options.Name)")
 	s.registerServers(f)
+	notBeside(f, "redis", "memcached")
 }
 
 func (s *storeFlags) registerServers(f *pflag.FlagSet) {

@@ -230,13 +230,13 @@ func (r *run) note(format string, args ...any) {
 // hostOf is a URL without what is secret in it.
 func hostOf(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil {
-		return "an address that is no URL"
-	}
-	if u.Host == "" {
+	switch {
+	case err == nil && u.Host != "":
+		return u.Host
+	case err == nil && u.Scheme == "unix":
 		return u.Scheme + ":" + u.Path
 	}
-	return u.Host
+	return "an address that is no URL" // and whose parts may be anything, a password too
 }
 
 // oneLine joins the lines of an error that has one for each try.

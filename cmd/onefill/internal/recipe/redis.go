@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"strings"
 	"time"
 
+	"github.com/onefill/onefill/redisstore"
 	"github.com/redis/rueidis"
 )
 
@@ -19,9 +19,9 @@ type Redis struct{ Client rueidis.Client }
 // OpenRedis connects to the server of a URL, and asks it whether it answers. No error has the
 // URL's password.
 func OpenRedis(ctx context.Context, address string) (*Redis, error) {
-	opt, err := rueidis.ParseURL(address)
+	opt, err := RedisOption(address)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, err
 	}
 	opt.DisableCache = true
 	opt.DisableRetry = true    // what a dead server costs is to be seen, not how long the client hopes
@@ -40,13 +40,23 @@ func OpenRedis(ctx context.Context, address string) (*Redis, error) {
 	return p, nil
 }
 
-// withoutURL takes the URL, which may hold a password, out of a parser's error.
-func withoutURL(err error) error {
-	var parse *url.Error
-	if errors.As(err, &parse) {
-		return errors.New("no URL: " + strings.TrimSpace(parse.Err.Error()))
+// RedisOption reads a URL as redisstore.Open does, for those who need a client of their own.
+// No error has any part of a URL that may hold a password.
+func RedisOption(address string) (rueidis.ClientOption, error) {
+	s, err := redisstore.Open(address)
+	if err != nil {
+		return rueidis.ClientOption{}, err
 	}
-	return err
+	s.Close()
+	if u, err := url.Parse(address); err == nil && u.Host != "" && u.Path == "/" {
+		u.Path = "" // redis://host/ is redis://host
+		address = u.String()
+	}
+	opt, err := rueidis.ParseURL(address)
+	if err != nil {
+		return opt, errors.New("not a Redis URL")
+	}
+	return opt, nil
 }
 
 // Get is GET.

@@ -59,6 +59,7 @@ export class Controls {
     const input = make("input"), out = make("output"), label = make("label", "", s.label);
     Object.assign(input, { type: "range", id: s.name, step: s.step });
     label.htmlFor = out.htmlFor = s.name;
+    out.setAttribute("aria-live", "off"); // the slider itself says its value
     input.addEventListener("input", () => { this.change({ [s.name]: Number(input.value) }); this.write(); });
     el("sliders").append(make("div", "slider", label, out, input));
     this.sliders.set(s.name, { ...s, input, out });

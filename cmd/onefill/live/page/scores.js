@@ -7,6 +7,7 @@ export class Scores {
     for (const m of MODES) {
       const loads = make("output", "", "–"), unit = make("span", "unit", "loads"), wait = make("p", "wait", " "), errors = make("p", "errors");
       loads.id = `loads-${m.id}`;
+      loads.setAttribute("aria-live", "off"); // the sentence at a herd's end is what is read out
       const title = make("h3", `tag ${m.id}`, m.name, " ");
       title.append(make("small", "", m.sub));
       const card = make("article", `score ${m.id}`, title, make("p", "big", loads, " ", unit), wait, errors, make("p", "about", m.about));
