@@ -193,7 +193,6 @@ var timeNow = map[string]string{
 	"invalidate.go":            "the soft expiry that Expire sets",
 	"health.go":                "the probes of a server that is down",
 	"remote.go":                "when the next probe of a store that is down may go",
-	"limit.go":                 "the timeout of what is asked of the store",
 	"replay.go":                "when entries of the store were granted that are not trusted",
 	"internal/local/local.go":  "the base of the monotonic clock",
 	"internal/flight/table.go": "the age of a flight, against Local.TTL",

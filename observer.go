@@ -136,9 +136,11 @@ func Observers(all ...Observer) Observer {
 type observers []Observer
 
 func (all observers) Observe(e Event) {
-	for _, o := range all {
-		o.Observe(e)
+	if len(all) == 0 {
+		return
 	}
+	defer all[1:].Observe(e) // also if the first one panics
+	all[0].Observe(e)
 }
 
 // hit counts a hit in local, and tells the observer of one in localHitsTold.

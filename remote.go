@@ -74,9 +74,10 @@ func (r *remote) forgetGone() {
 	})
 }
 
-// health returns what is known of the server of a key.
+// health returns what is known of the server of a key; without a key, of those that keep the
+// epoch and the tags, whichever they are.
 func (r *remote) health(key string) *health {
-	if r.sharded == nil {
+	if r.sharded == nil || key == "" {
 		return &r.whole
 	}
 	server := r.sharded.Server(key)
@@ -90,18 +91,11 @@ func (r *remote) health(key string) *health {
 // do runs one operation. ctx bounds it too, but its end says nothing about the
 // store. The functions that take an operation only call it, so that none is allocated.
 func (r *remote) do(ctx context.Context, key string, op func(context.Context) error) error {
-	if r.unknown(key) {
-		return r.must(ctx, key, op)
-	}
 	if h := r.health(key); !h.admit() {
 		return h.skipped()
 	}
 	return r.must(ctx, key, op)
 }
-
-// unknown says that an operation is about one or more of several servers, nobody knows
-// which.
-func (r *remote) unknown(key string) bool { return key == "" && r.sharded != nil }
 
 // must is do for writes: they are tried also while the store is taken for
 // unreachable, since the writer's answer depends on it.
@@ -157,9 +151,6 @@ func (r *remote) again(w way, ctx context.Context, key string, op func(context.C
 func (r *remote) learn(ctx context.Context, key string, err error, start time.Time) {
 	if err != nil && ctx.Err() == nil { // who has left himself is no error of the store's
 		r.hears.storeError(key, err)
-	}
-	if r.unknown(key) {
-		return
 	}
 	wentDown, cameUp := r.health(key).learn(ctx, err, start, r.timeout)
 	switch {

@@ -1,10 +1,13 @@
 package onefill_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	inbubble "github.com/onefill/onefill/internal/bubble"
+	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
 
@@ -78,3 +81,43 @@ func TestServerThatHasLeftIsForgotten(t *testing.T) {
 		open(t, c, "x") // it is there again, and down still
 	})
 }
+
+// The server of a tagged cache's epoch is silent: that costs one call StoreTimeout, not each, of
+// keys that lie on others.
+func TestServerOfTheTagsIsDown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		c := newCache(t, options{Store: shardedTags{st}, Load: newOrigin("v1", 0).load, Tags: true})
+		get(t, c, "before", "v1")
+		inbubble.After(time.Second)
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpEpoch || op.Kind == memstore.OpGenerations {
+				return memstore.Fault{Delay: time.Hour}
+			}
+			return memstore.Fault{}
+		})
+		defer st.SetFault(nil)
+		start := time.Now()
+		for i := range 20 {
+			get(t, c, fmt.Sprint(i), "v1")
+		}
+		if took := time.Since(start); took > 500*time.Millisecond || !c.Stats().StoreDown {
+			t.Errorf("20 calls took %v, down %t", took, c.Stats().StoreDown)
+		}
+	})
+}
+
+// shardedTags is a store on several servers, with tags.
+type shardedTags struct{ *memstore.Store }
+
+type shardedTagsSession struct {
+	store.Session
+	store.Tagger
+}
+
+func (s shardedTags) Attach(ctx context.Context, cfg store.Config) (store.Session, error) {
+	x, err := s.Store.Attach(ctx, cfg)
+	return shardedTagsSession{x, x.(store.Tagger)}, err
+}
+
+func (s shardedTagsSession) Server(key string) string { return key[:1] }

@@ -2,7 +2,6 @@ package onefill
 
 import (
 	"context"
-	"slices"
 
 	"github.com/onefill/onefill/internal/flight"
 )
@@ -65,9 +64,9 @@ func (all tracers) TraceLoad(ctx context.Context, flights []Flight) (context.Con
 // endAll ends in the opposite order, as what has begun inside another thing ends first.
 func endAll(ends []func(error)) func(error) {
 	return func(err error) {
-		for _, end := range slices.Backward(ends) {
+		for _, end := range ends {
 			if end != nil {
-				end(err)
+				defer end(err) // also if another one panics
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -285,8 +286,8 @@ func TestObservers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var order []string
 		a, b := &tracing{name: "a", order: &order}, &tracing{name: "b", order: &order}
-		heard := 0
-		plain := onefill.ObserverFunc(func(e onefill.Event) { heard++ })
+		var heard atomic.Int64 // several goroutines tell
+		plain := onefill.ObserverFunc(func(e onefill.Event) { heard.Add(1) })
 		var inside string
 		c := newCache(t, options{Name: "test", Observer: onefill.Observers(nil, plain, a, b), Load: func(ctx context.Context, _ string) (string, error) {
 			inside = fmt.Sprint(ctx.Value(nameKey("a")), ctx.Value(nameKey("b")))
@@ -300,7 +301,7 @@ func TestObservers(t *testing.T) {
 		if got := fmt.Sprint(order); got != "[a b -b -a]" {
 			t.Errorf("order %s", got)
 		}
-		if heard == 0 {
+		if heard.Load() == 0 {
 			t.Error("the observer that traces nothing has heard nothing")
 		}
 	})
@@ -310,6 +311,27 @@ func TestObservers(t *testing.T) {
 	if _, ok := onefill.Observers(onefill.ObserverFunc(func(onefill.Event) {}), onefill.ObserverFunc(func(onefill.Event) {})).(onefill.Tracer); ok {
 		t.Error("a tracer of none")
 	}
+}
+
+// One of several observers that panics takes nothing from the others: neither events nor the
+// ends of what they have begun.
+func TestObserversWhenOneFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for name, fails := range map[string]onefill.Observer{"in Observe": onefill.ObserverFunc(func(onefill.Event) { panic("no") }), "in its end": &recorder{panics: true}} {
+			var order []string
+			var heard atomic.Int64
+			first, last := &tracing{name: "a", order: &order}, onefill.ObserverFunc(func(onefill.Event) { heard.Add(1) })
+			c := newCache(t, options{Name: "test", Observer: onefill.Observers(first, fails, last), Load: newOrigin("v1", 0).load})
+			get(t, c, "k", "v1")
+			synctest.Wait()
+			if got := fmt.Sprint(order); got != "[a -a]" {
+				t.Errorf("%s: what began before it has seen %s", name, got)
+			}
+			if heard.Load() == 0 {
+				t.Errorf("%s: who comes behind it has heard nothing", name)
+			}
+		}
+	})
 }
 
 type nameKey string

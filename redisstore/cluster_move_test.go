@@ -2,16 +2,21 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/store"
+	"github.com/redis/rueidis"
 )
 
 // serverOf is what the session says of a key's server.
@@ -274,5 +279,72 @@ func TestSlotOnItsWay(t *testing.T) {
 			a.wantMiss(there)
 			a.win(absent)
 		})
+	}
+}
+
+// A user's client dials a node that does not answer, which knows no context. A look ends in
+// its own time all the same: the other nodes are looked at again.
+func TestLookEndsWhileANodeIsDialled(t *testing.T) {
+	c := servertest.RedisCluster(t, 2, partly...)
+	var blocked atomic.Bool
+	dialling, over := make(chan struct{}, 100), make(chan struct{})
+	option := rueidis.MustParseURL(c.URL())
+	option.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		if blocked.Load() && addr == c[0].Primary.Addr() {
+			dialling <- struct{}{}
+			<-over
+		}
+		return dialer.DialContext(ctx, "tcp", addr)
+	}
+	cl := must(rueidis.NewClient(option))(t)
+	t.Cleanup(cl.Close)
+	s := New(cl)
+	t.Cleanup(func() { s.Close() })
+	t.Cleanup(sync.OnceFunc(func() { close(over) }))
+	a := attach(t, s, "n")
+	key := ownedBy(t, c[0].Primary, "n", 0)
+	a.set(key, "v")
+	blocked.Store(true)
+	sayTo(t, c[0].Primary.Addr(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	eventually(t, "somebody dials", func() error {
+		_, _ = a.Get(briefly(t), key) // whatever comes of it
+		select {
+		case <-dialling:
+			return nil
+		default:
+			return errors.New("nobody does")
+		}
+	})
+	look := must(s.link.get(a.ctx))(t).watch
+	eventually(t, "nobody looks", func() error {
+		if !look.looking.CompareAndSwap(false, true) {
+			return errors.New("somebody does")
+		}
+		return nil
+	})
+	within(t, nodeTimeout+patience/4, "a look", look.run)
+}
+
+// While a node is dead and everything that is asked there fails at once, the others are not
+// asked with each failure who they are.
+func TestLooksAtADeadNodeAreFew(t *testing.T) {
+	c := servertest.RedisCluster(t, 2, partly...)
+	a := attach(t, variants[1].on(t, c.URL()), "n")
+	key := ownedBy(t, c[0].Primary, "n", 0)
+	ok(t, c[0].Replica.Kill())
+	ok(t, c[0].Primary.Kill())
+	sayTo(t, c[1].Primary.Addr(), "CONFIG", "RESETSTAT")
+	start, failed := time.Now(), 0
+	for time.Since(start) < time.Second || failed < 500 {
+		if a.Invalidate(a.ctx, key) != nil {
+			failed++
+		}
+	}
+	_, stats, _ := strings.Cut(sayTo(t, c[1].Primary.Addr(), "INFO", "commandstats"), "cmdstat_info:calls=")
+	digits, _, _ := strings.Cut(stats, ",")
+	asked := must(strconv.Atoi(digits))(t)
+	t.Logf("%d writes failed in %v; the other node was asked for INFO %d times", failed, time.Since(start), asked)
+	if most := 2 * (2 + int(time.Since(start)/surveyRest)); asked > most { // two sections each
+		t.Errorf("asked %d times, want %d at most", asked, most)
 	}
 }

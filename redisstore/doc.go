@@ -44,7 +44,7 @@
 // Redis 7.0 or later, or Valkey. It uses scripts (EVALSHA, and EVAL
 // when the server has lost them) on keys of one slot. A user with these rights will do:
 //
-//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking
+//	ACL SETUSER cache on >password resetchannels -@all ~of:* +get +mget +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking
 //
 // +getex and +time are for tags only. Without +client|tracking it works without pushes, if the client has DisableCache set
 // where it is yours. Without +info every lost connection counts as a failover. [Confirm]

@@ -373,7 +373,7 @@ func TestFullServer(t *testing.T) {
 }
 
 // minimalACL is what the package documentation says that a user needs.
-const minimalACL = "resetchannels -@all ~of:* +get +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking"
+const minimalACL = "resetchannels -@all ~of:* +get +mget +set +del +exists +pttl +pexpire +getrange +setrange +eval +evalsha +hello +ping +info +getex +time +client|tracking"
 
 func TestMinimalACL(t *testing.T) {
 	server := servertest.Redis(t, servers.RedisOptions{})

@@ -10,8 +10,9 @@ import (
 
 // lookout finds out who is behind the connections of a cluster client of the user's.
 // rueidis makes them again unseen, and knows of the nodes' roles what it likes, so the
-// nodes are asked again and again: at the first operation after one that has failed, and
-// at the first that comes primaryCheck after the last time. No operation waits for that,
+// nodes are asked again and again: at the first operation after one that has failed, but
+// surveyRest after the last time, as with a dead node something fails all the time; and at
+// the first that comes primaryCheck after the last time. No operation waits for that,
 // since one node that hangs must not hold up the keys of the others.
 //
 // So a node that is replaced is asked for up to primaryCheck, or nodeTimeout if another
@@ -20,8 +21,8 @@ type lookout struct {
 	store  *Store
 	client rueidis.Client
 	start  time.Time
-	// next is when to look again, in nanoseconds since start.
-	next atomic.Int64
+	// next is when to look again, in nanoseconds since start; soon, if an operation has failed.
+	next, soon atomic.Int64
 	// failed: an operation has ended without an answer.
 	failed atomic.Bool
 	// looking: somebody does.
@@ -49,7 +50,8 @@ func (s *Store) borrow(client rueidis.Client) *conn {
 
 // look asks the nodes who they are, if that is due.
 func (l *lookout) look() {
-	due := l.failed.Load() || int64(time.Since(l.start)) >= l.next.Load()
+	now := int64(time.Since(l.start))
+	due := l.failed.Load() && now >= l.soon.Load() || now >= l.next.Load()
 	if due && l.looking.CompareAndSwap(false, true) {
 		go l.run()
 	}
@@ -71,11 +73,13 @@ func (l *lookout) run() {
 	for range nodes {
 		<-done
 	}
+	l.soon.Store(int64(time.Since(l.start) + surveyRest))
 	l.next.Store(int64(time.Since(l.start) + primaryCheck))
 }
 
 func (l *lookout) ask(ctx context.Context, addr string, node rueidis.Client, failed bool) {
-	id, err := askIdentity(ctx, node)
+	// The wait for somebody else's dial knows no context: see guard.
+	id, err := patiently(ctx, func() (identity, error) { return askIdentity(ctx, node) })
 	if err != nil {
 		return // the next look asks again
 	}

@@ -15,8 +15,8 @@ var _ store.ManyReader = (*session)(nil)
 // keysPerRead bounds how long one command, or one pipeline, holds up the server.
 const keysPerRead = 256
 
-// GetMany implements store.ManyReader: one MGET for each 256 keys, in a cluster a pipeline of
-// GETs, since the keys of one node lie in many slots.
+// GetMany implements store.ManyReader: one MGET for each 256 keys, or a pipeline of GETs: in a
+// cluster, since the keys of one node lie in many slots, and where MGET is refused.
 func (s *session) GetMany(ctx context.Context, keys []string) ([]store.Item, error) {
 	c, err := s.conn(ctx)
 	if err != nil {
@@ -25,15 +25,23 @@ func (s *session) GetMany(ctx context.Context, keys []string) ([]store.Item, err
 	items := make([]store.Item, 0, len(keys))
 	for some := range slices.Chunk(keys, keysPerRead) {
 		values := s.valueKeys(some)
-		read := s.mget
-		if s.store.inCluster() {
-			read = s.gets
-		}
-		if items, err = read(ctx, c, values, items); err != nil {
+		if items, err = s.read(ctx, c, values, items); err != nil {
 			return nil, s.store.failure("get many", err)
 		}
 	}
 	return items, nil
+}
+
+func (s *session) read(ctx context.Context, c *conn, values []string, items []store.Item) ([]store.Item, error) {
+	// The client's mode, as a cluster whose chart is refused is no less one.
+	if c.client.Mode() != rueidis.ClientModeCluster && !s.store.noMGET.Load() {
+		some, err := s.mget(ctx, c, values, items)
+		if _, refused := asRefusal(err); !refused {
+			return some, err
+		}
+		s.store.noMGET.Store(true) // by an ACL from before it was used, say
+	}
+	return s.gets(ctx, c, values, items)
 }
 
 // valueKeys are the values' keys, in one piece of memory.

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,14 +139,37 @@ func (a *atlas) learn(nodes []clusterNode, now time.Time) (moved bool) {
 		a.seen = now
 		return false
 	}
+	if before != nil && latestEpoch(nodes) < before.epoch && now.Sub(a.seen) < staleChart {
+		return false // nor may it change the names
+	}
 	next := a.draw(nodes)
 	next.print = seen
-	if before != nil && next.epoch < before.epoch && now.Sub(a.seen) < staleChart {
-		return false
-	}
 	a.seen = now
 	a.present.Store(next)
+	a.forget(nodes)
 	return before != nil && !next.sameOwners(before)
+}
+
+func latestEpoch(nodes []clusterNode) (epoch uint64) {
+	for _, n := range nodes {
+		if len(n.ranges) > 0 {
+			epoch = max(epoch, n.epoch)
+		}
+	}
+	return epoch
+}
+
+// forget leaves out what the present chart's view does not name any more: nodes come and go
+// for as long as the process lives. The lock is held.
+func (a *atlas) forget(nodes []clusterNode) {
+	maps.DeleteFunc(a.names, func(id, _ string) bool {
+		return !slices.ContainsFunc(nodes, func(n clusterNode) bool { return n.id == id })
+	})
+	named := map[string]bool{"": true}
+	for _, name := range a.names {
+		named[name] = true
+	}
+	maps.DeleteFunc(a.guards, func(name string, _ *guard) bool { return !named[name] })
 }
 
 // fingerprint is the same for views that say the same, in whatever order. What differs from
@@ -162,12 +186,11 @@ var printSeed = maphash.MakeSeed()
 
 // draw makes a chart. The lock is held.
 func (a *atlas) draw(nodes []clusterNode) *chart {
-	c := &chart{servers: []string{""}, primaries: []string{""}, addrs: []string{""}, guards: []*guard{a.guard("")}}
+	c := &chart{epoch: latestEpoch(nodes), servers: []string{""}, primaries: []string{""}, addrs: []string{""}, guards: []*guard{a.guard("")}}
 	for _, n := range nodes {
 		if len(n.ranges) == 0 {
 			continue
 		}
-		c.epoch = max(c.epoch, n.epoch)
 		name := a.name(n, c.servers)
 		c.servers, c.primaries = append(c.servers, name), append(c.primaries, n.id)
 		c.addrs, c.guards = append(c.addrs, n.addr), append(c.guards, a.guard(name))
@@ -196,8 +219,11 @@ func (a *atlas) name(n clusterNode, taken []string) string {
 	if !ok {
 		name = n.addr
 	}
-	for slices.Contains(taken, name) {
+	if slices.Contains(taken, name) {
 		name = n.addr + " " + n.id
+	}
+	for slices.Contains(taken, name) { // it had that name before, and its replica has inherited it
+		name += "'"
 	}
 	a.names[n.id] = name
 	return name

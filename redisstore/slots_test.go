@@ -86,3 +86,55 @@ func TestReadNodesRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Two nodes that have taken each other's place twice and then share the slots are two
+// servers: each has had the name that the other one inherited.
+func TestAtlasTellsTwoFromEachOther(t *testing.T) {
+	a := newAtlas(1)
+	for _, lines := range [][]string{
+		{"A 1 0-16383", "a A"},
+		{"A 1 0-99", "a 2 100-16383"},
+		{"a 3 0-16383", "A a"},
+		{"A 4 0-16383", "a A"},
+		{"A 4 0-99", "a 5 100-16383"},
+	} {
+		drawn, nodes := make(chan struct{}), view(t, lines...)
+		go func() {
+			defer close(drawn)
+			a.learn(nodes, time.Now())
+		}()
+		select {
+		case <-drawn:
+		case <-time.After(patience):
+			t.Fatalf("%q: no chart is drawn, with the atlas locked", lines)
+		}
+	}
+	if a.server(0) == a.server(16383) {
+		t.Errorf("both are %q", a.server(0))
+	}
+}
+
+// A view of a node that is behind changes nothing, the names neither: its former replica,
+// which has slots of its own, keeps its own name, and with it its breaker.
+func TestAtlasOfOneWhoIsBehind(t *testing.T) {
+	a, now := newAtlas(1), time.Now()
+	a.learn(view(t, "A 1 0-16383", "a A"), now)
+	a.learn(view(t, "A 1 0-99", "a 2 100-16383"), now)
+	name := a.server(16383)
+	a.learn(view(t, "A 1 0-16383", "a A"), now)
+	a.learn(view(t, "a 2 99-16383", "A 1 0-98"), now) // in another order
+	if got := a.server(16383); got != name {
+		t.Errorf("it is %q now, and was %q", got, name)
+	}
+}
+
+// What a cluster leaves behind whose nodes come and go is bounded.
+func TestAtlasForgets(t *testing.T) {
+	a := newAtlas(1)
+	for i := range 1000 {
+		a.learn(view(t, fmt.Sprintf("N%d %d 0-16383", i, i+1), fmt.Sprintf("n%d N%d", i, i)), time.Now())
+	}
+	if names, guards := len(a.names), len(a.guards); names > 4 || guards > 4 {
+		t.Errorf("%d names and %d guards are kept, of two nodes", names, guards)
+	}
+}

@@ -27,6 +27,8 @@ type Store struct {
 	wires   wires
 	// confirmation is what writes wait for, nil: nothing.
 	confirmation *confirmation
+	// noMGET: the server has refused MGET.
+	noMGET atomic.Bool
 	// product is what the server calls itself, "" until it has been asked.
 	product atomic.Pointer[string]
 
@@ -177,13 +179,19 @@ const (
 // absent. Nothing has been done then. It ends as soon as the slot has arrived, and at the
 // latest a moment before the context.
 func (s *Store) whileMoving(ctx context.Context, run func() rueidis.RedisResult) rueidis.RedisResult {
+	var began time.Time       // the last attempt, but for the first one
+	var slowest time.Duration // of the attempts
 	for pause := minMovingPause; ; pause = min(2*pause, maxMovingPause) {
 		result := run()
 		if !isTryAgain(result.Error()) {
 			return result
 		}
-		// An attempt that the deadline cuts off would leave it open whether it was applied.
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 2*pause {
+		if !began.IsZero() {
+			slowest = max(slowest, time.Since(began))
+		}
+		// An attempt that the deadline cuts off would leave it open whether it was applied, and
+		// count as one that the server has not answered.
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 2*(pause+slowest) {
 			return result
 		}
 		t := time.NewTimer(pause)
@@ -193,6 +201,7 @@ func (s *Store) whileMoving(ctx context.Context, run func() rueidis.RedisResult)
 			t.Stop()
 			return result
 		}
+		began = time.Now()
 	}
 }
 

@@ -58,7 +58,9 @@ func (s *Store) explore(client rueidis.Client, watch *lookout) *survey {
 		} else if err != nil {
 			return
 		} else {
-			s.atlas.learn(nodes, time.Now())
+			if s.atlas.learn(nodes, time.Now()) {
+				s.lost() // it came behind the first, whose chart was in use
+			}
 		}
 		select {
 		case answered <- struct{}{}:
