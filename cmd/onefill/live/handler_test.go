@@ -238,7 +238,7 @@ func TestGivenRedis(t *testing.T) {
 	// The server goes away by itself: new caches cannot be made, which is said, and can be made again
 	// when it is back.
 	must(t, srv.Kill())
-	const four = `{"traffic": false, "load_ms": 300, "processes": 4}`
+	const four = `{"traffic": false, "load_ms": 1200, "processes": 4}`
 	if status, text := post(t, p.url+"settings", four); status != http.StatusServiceUnavailable || !strings.Contains(text, "open the caches") {
 		t.Errorf("without the server: %d %s", status, text)
 	}

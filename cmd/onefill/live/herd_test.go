@@ -9,7 +9,7 @@ import (
 )
 
 // quiet is a page without traffic, so that only herds are counted.
-const quiet = `{"traffic": false, "load_ms": 300}`
+const quiet = `{"traffic": false, "load_ms": 1200}`
 
 // stores plays a test on each store of the page.
 func stores(t *testing.T, test func(t *testing.T, url string)) {
@@ -50,7 +50,7 @@ func TestHerd(t *testing.T) {
 				if got := fmt.Sprint(h.Flights, h.Coalesced, h.Waits, h.Errors); got != want {
 					t.Errorf("%s: flights, coalesced, waits, errors are %s, expected %s", mode, got, want)
 				}
-				if h.Callers != 12 || h.P99MS < 300 {
+				if h.Callers != 12 || h.P99MS < 1200 {
 					t.Errorf("%s: %d callers, p99 %.0f ms", mode, h.Callers, h.P99MS)
 				}
 			}
@@ -63,9 +63,9 @@ func TestHerdFollowsTheSettings(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, options{})
 	p := join(t, url, quiet)
-	p.do("settings", `{"traffic": false, "load_ms": 300, "callers": 40, "processes": 5}`)
+	p.do("settings", `{"traffic": false, "load_ms": 1200, "callers": 40, "processes": 5}`)
 	checkLoads(t, p.herd(), 40, 5, 1, 1)
-	p.do("settings", `{"traffic": false, "load_ms": 300, "callers": 7, "processes": 2, "modes": ["onefill"]}`)
+	p.do("settings", `{"traffic": false, "load_ms": 1200, "callers": 7, "processes": 2, "modes": ["onefill"]}`)
 	p.until("one mode plays", func(f frame) bool { return len(f.Arms) == 1 })
 	if h := p.herd().Arms[live.ModeOnefill].Herd; h.Loads != 1 || h.Callers != 7 {
 		t.Errorf("%d callers, %d loads", h.Callers, h.Loads)
@@ -77,7 +77,7 @@ func TestHerdFollowsTheSettings(t *testing.T) {
 func TestLoadOutlastsTheLock(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, options{})
-	p := join(t, url, `{"traffic": false, "load_ms": 3000, "lease_ms": 1000}`)
+	p := join(t, url, `{"traffic": false, "load_ms": 12000, "lease_ms": 1000}`)
 	checkLoads(t, p.herd(), 12, 3, 12, 1)
 }
 
@@ -122,7 +122,7 @@ func TestStoreKilled(t *testing.T) {
 func TestDatabaseFails(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, options{})
-	p := join(t, url, `{"traffic": false, "load_ms": 300, "lease_ms": 500}`)
+	p := join(t, url, `{"traffic": false, "load_ms": 1200, "lease_ms": 2000}`)
 	p.do("fail", "{}")
 	f := p.herd()
 	checkLoads(t, f, 12, 3, 12, 1)
@@ -184,7 +184,7 @@ func TestTraffic(t *testing.T) {
 func TestBarsEnd(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, options{})
-	p := join(t, url, `{"traffic": false, "load_ms": 300}`)
+	p := join(t, url, `{"traffic": false, "load_ms": 1200}`)
 	p.do("herd", "{}")
 	lanes, open, seen := map[string]int{}, map[string]bool{}, false
 	p.until("a herd is drawn and over", func(f frame) bool {
