@@ -272,16 +272,23 @@ func (c *Cache[K, V]) Close() error {
 // begin starts a goroutine that Close waits for. It refuses with false when the
 // cache is closed.
 func (c *Cache[K, V]) begin(fn func()) bool {
-	c.mu.RLock()
-	if c.closed.Load() {
-		c.mu.RUnlock()
+	if !c.enter() {
 		return false
 	}
-	c.aloft.Add(1)
-	c.mu.RUnlock()
 	go func() {
 		defer c.aloft.Done()
 		fn()
 	}()
+	return true
+}
+
+// enter makes Close wait until aloft.Done, unless the cache is closed.
+func (c *Cache[K, V]) enter() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed.Load() {
+		return false
+	}
+	c.aloft.Add(1)
 	return true
 }

@@ -244,6 +244,9 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 //go:noinline
 func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], key K, load LoadFunc[K, V]) (out outcome[V], done bool, err error) {
 	m := &miss[K, V]{c: c, f: f, key: key, load: load}
+	if c.remote != nil && c.remote.session.Features().AcquireReads && c.enter() {
+		defer c.aloft.Done() // Close waits: the leader may be granted a lease, which is to be given back
+	}
 	if out, done = m.taxi(ctx); done {
 		return out, true, nil
 	}

@@ -19,6 +19,7 @@ type health struct {
 	okAt   atomic.Int64 // when the latest operation that was answered began, Unix nanoseconds, to about okStep
 	failed atomic.Int32 // operations in a row that were not answered
 	since  atomic.Int64 // when the first of them began, Unix nanoseconds; 0: there is none
+	broke  atomic.Int64 // when the first of them failed, Unix nanoseconds
 	isDown atomic.Bool
 	probe  atomic.Int64                // when the next probe may go, Unix nanoseconds
 	asked  atomic.Int64                // when it was last to be asked, while down, Unix nanoseconds
@@ -58,11 +59,11 @@ func (h *health) skipped() error {
 
 var errNotAsked = errors.New("not asked, as it was unreachable a moment ago")
 
-// hopeless says that operations had failed for some time already when one began at start:
-// a cut connection is not why, and it is not worth a second attempt.
+// hopeless says that an operation which began at start is not worth a second attempt: it was
+// not under way when a connection was cut, as others had failed before already, and none has
+// been answered since.
 func (h *health) hopeless(start time.Time) bool {
-	since := h.since.Load()
-	return h.isDown.Load() || since != 0 && start.UnixNano()-since > int64(3*retryAfter)
+	return h.isDown.Load() || h.since.Load() != 0 && start.UnixNano()-h.broke.Load() > int64(retryAfter/2)
 }
 
 // learn draws its conclusions from the outcome of an operation that began at start,
@@ -74,7 +75,9 @@ func (h *health) learn(ctx context.Context, err error, start time.Time, timeout 
 		if ctx.Err() != nil {
 			return false, false
 		}
-		h.since.CompareAndSwap(0, start.UnixNano())
+		if h.since.CompareAndSwap(0, start.UnixNano()) {
+			h.broke.Store(time.Now().UnixNano())
+		}
 		since := h.since.Load() // 0: an operation was answered in this moment
 		long := since != 0 && time.Since(time.Unix(0, since)) >= downTime
 		h.asked.Store(time.Now().UnixNano()) // before it is down: see remote.forgetGone

@@ -29,7 +29,8 @@ type miss[K comparable, V any] struct {
 
 	looked  bool // the store has been read, with lookErr
 	lookErr error
-	waiting int64 // since when it waits for another process's load; 0: it has not yet
+	first   *firstAnswer // what contend begins with, if the leader has asked already
+	waiting int64        // since when it waits for another process's load; 0: it has not yet
 
 	stamp local.Stamp // taken before the store's last answer was asked for
 	asked int64       // when it was taken
@@ -78,10 +79,42 @@ type miss[K comparable, V any] struct {
 // leader's own context has ended, takeOff goes on: nobody else is left behind.
 func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
 	c := m.c
-	if c.remote == nil || c.remote.session.Features().AcquireReads || m.lookTakes() > c.opts.WaitTimeout {
+	if c.remote == nil || m.lookTakes() > c.opts.WaitTimeout {
 		return out, false // there is nothing to look at, or to do so may take longer than the caller waits
 	}
+	if c.remote.session.Features().AcquireReads {
+		return m.leg(ctx, m.askFirst)
+	}
 	return m.leg(ctx, m.look)
+}
+
+// firstAnswer is what the leader was told when it asked for the lease itself.
+type firstAnswer struct {
+	req store.Request
+	a   store.Answer
+}
+
+// askFirst is the leader's look where asking for the lease is the cheapest way to read. An answer
+// other than a value is for the flight, which goes on in the air.
+func (m *miss[K, V]) askFirst(ctx context.Context) (outcome[V], bool) {
+	c := m.c
+	if out, ok := m.localAgain(); ok {
+		return out, true
+	}
+	if err := m.ask(ctx); err != nil {
+		return m.found(ctx, store.Item{}, err, c.moment())
+	}
+	req := store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
+	a, err := c.remote.acquire(ctx, m.f.Key, &req)
+	switch {
+	case err != nil:
+		c.disown(context.WithoutCancel(ctx), m.f.Key, req, err)
+		return m.found(ctx, store.Item{}, err, c.moment())
+	case a.State == store.Hit:
+		return m.found(ctx, a.Item, nil, c.moment())
+	}
+	m.first = &firstAnswer{req, a}
+	return outcome[V]{}, false
 }
 
 // lookTakes is how long a look at the store may take: each question is tried twice at most,
@@ -105,6 +138,9 @@ func (m *miss[K, V]) takeOff(ctx context.Context) bool {
 	m.c.flights.Open(m.f)
 	if m.c.begin(func() { m.leg(ctx, m.fly) }) {
 		return true
+	}
+	if m.first != nil && m.first.a.State == store.Won {
+		m.c.releaseLater(ctx, m.f.Key, m.first.a.Lease)
 	}
 	m.leaveBatch(ctx)
 	m.land(ctx, outcome[V]{err: ErrClosed})
@@ -267,7 +303,8 @@ func (c *Cache[K, V]) put(key K, e *local.Entry[V]) {
 func (m *miss[K, V]) run(ctx context.Context) outcome[V] {
 	c := m.c
 	switch {
-	case c.remote == nil || m.replacing != nil || c.remote.session.Features().AcquireReads:
+	case m.first != nil: // contend goes on from there
+	case c.remote == nil || m.replacing != nil || c.remote.session.Features().AcquireReads && !m.looked:
 		if out, ok := m.localAgain(); ok {
 			return out
 		}
@@ -366,16 +403,24 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[
 // a load, a remembered failure, or the end of everybody's patience.
 func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	c := m.c
-	req := store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
+	var req store.Request
 	for attempt := 0; attempt == 0 || m.patient(); attempt++ {
-		if err := m.ask(ctx); err != nil {
-			return m.withoutStore(ctx, err)
-		}
-		req.Seen = m.seen
-		a, err := c.remote.acquire(ctx, m.f.Key, &req)
-		if err != nil {
-			c.disown(ctx, m.f.Key, req, err)
-			return m.withoutStore(ctx, err)
+		var a store.Answer
+		if first := m.first; first != nil {
+			req, a, m.first = first.req, first.a, nil
+		} else {
+			if err := m.ask(ctx); err != nil {
+				return m.withoutStore(ctx, err)
+			}
+			if req.TTL == 0 {
+				req = store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
+			}
+			req.Seen = m.seen
+			var err error
+			if a, err = c.remote.acquire(ctx, m.f.Key, &req); err != nil {
+				c.disown(ctx, m.f.Key, req, err)
+				return m.withoutStore(ctx, err)
+			}
 		}
 		switch a.State {
 		case store.Hit:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ type remote struct {
 	sharded store.Sharded    // nil if it does not
 	many    store.ManyReader // nil if it reads key by key
 	whole   health
+	tags    health       // of the servers of tags, together
 	servers sync.Map     // by address: *health
 	downs   atomic.Int32 // how many of them are down
 
@@ -64,9 +66,14 @@ func (r *remote) down() bool {
 const goneAfter = 30 * time.Second
 
 func (r *remote) forgetGone() {
+	gone := func(h *health) bool {
+		return h.isDown.Load() && h.idle() > goneAfter && h.isDown.CompareAndSwap(true, false)
+	}
+	if gone(&r.tags) {
+		r.downs.Add(-1)
+	}
 	r.servers.Range(func(server, each any) bool {
-		h := each.(*health)
-		if h.isDown.Load() && h.idle() > goneAfter && h.isDown.CompareAndSwap(true, false) {
+		if gone(each.(*health)) {
 			r.servers.CompareAndDelete(server, each)
 			r.downs.Add(-1)
 		}
@@ -74,11 +81,17 @@ func (r *remote) forgetGone() {
 	})
 }
 
-// health returns what is known of the server of a key; without a key, of those that keep the
-// epoch and the tags, whichever they are.
+// ofTags stands for a key in operations on the epoch and the tags, whichever servers keep
+// them: no key is like it.
+const ofTags = "\x00tags"
+
+// health returns what is known of the server of a key.
 func (r *remote) health(key string) *health {
-	if r.sharded == nil || key == "" {
+	switch {
+	case r.sharded == nil:
 		return &r.whole
+	case key == ofTags:
+		return &r.tags
 	}
 	server := r.sharded.Server(key)
 	if h, ok := r.servers.Load(server); ok {
@@ -91,11 +104,18 @@ func (r *remote) health(key string) *health {
 // do runs one operation. ctx bounds it too, but its end says nothing about the
 // store. The functions that take an operation only call it, so that none is allocated.
 func (r *remote) do(ctx context.Context, key string, op func(context.Context) error) error {
+	if r.unknown(key) {
+		return r.must(ctx, key, op)
+	}
 	if h := r.health(key); !h.admit() {
 		return h.skipped()
 	}
 	return r.must(ctx, key, op)
 }
+
+// unknown says that an operation is about one or more of several servers, nobody knows
+// which.
+func (r *remote) unknown(key string) bool { return key == "" && r.sharded != nil }
 
 // must is do for writes: they are tried also while the store is taken for
 // unreachable, since the writer's answer depends on it.
@@ -133,7 +153,7 @@ func (r *remote) by(w way, ctx context.Context, key string, op func(context.Cont
 func (r *remote) again(w way, ctx context.Context, key string, op func(context.Context) error) error {
 	start := time.Now()
 	err := r.by(w, ctx, key, op)
-	if err == nil || !errors.Is(err, store.ErrUnavailable) || r.health(key).hopeless(start) || time.Since(start) > r.timeout/2 {
+	if err == nil || !errors.Is(err, store.ErrUnavailable) || !r.unknown(key) && r.health(key).hopeless(start) || time.Since(start) > r.timeout/2 {
 		return err
 	}
 	t := time.NewTimer(retryAfter)
@@ -150,7 +170,10 @@ func (r *remote) again(w way, ctx context.Context, key string, op func(context.C
 // have to know when the store goes away or comes back.
 func (r *remote) learn(ctx context.Context, key string, err error, start time.Time) {
 	if err != nil && ctx.Err() == nil { // who has left himself is no error of the store's
-		r.hears.storeError(key, err)
+		r.hears.storeError(strings.TrimPrefix(key, ofTags), err)
+	}
+	if r.unknown(key) {
+		return
 	}
 	wentDown, cameUp := r.health(key).learn(ctx, err, start, r.timeout)
 	switch {

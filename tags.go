@@ -148,7 +148,7 @@ func (c *Cache[K, V]) beginTagged(ctx context.Context, askStore bool) (t tagged,
 	}
 	t.voids = c.tags.voids.now()
 	if askStore && c.tags.tagger != nil {
-		err = c.remote.twice(ctx, "", func(ctx context.Context) error {
+		err = c.remote.twice(ctx, ofTags, func(ctx context.Context) error {
 			t.epoch, err = c.tags.tagger.Epoch(ctx)
 			return err
 		})
@@ -275,7 +275,7 @@ func (c *Cache[K, V]) learnTags(ctx context.Context, items []store.Item) {
 // askGenerations reads generations from the store, and remembers them.
 func (c *Cache[K, V]) askGenerations(ctx context.Context, tags []string, stamps []local.Stamp) (generations []uint64, err error) {
 	asked, here := c.tags.known.Now(), c.local.Now()
-	err = c.remote.twice(ctx, "", func(ctx context.Context) error {
+	err = c.remote.twice(ctx, ofTags, func(ctx context.Context) error {
 		generations, err = c.tags.tagger.Generations(ctx, c.tags.keep, tags...)
 		return err
 	})
@@ -349,7 +349,7 @@ func (c *Cache[K, V]) voidTags(ctx context.Context, call string, tags []string) 
 		return nil
 	}
 	number := c.debts.begin()
-	err = c.remote.must(ctx, "", func(ctx context.Context) error { return c.tags.tagger.VoidTags(ctx, c.tags.keep, tags...) })
+	err = c.remote.must(ctx, ofTags, func(ctx context.Context) error { return c.tags.tagger.VoidTags(ctx, c.tags.keep, tags...) })
 	c.wrote(tags, number, writeTag, err)
 	return err
 }

@@ -97,7 +97,7 @@ func (w *manyStore) close() {
 }
 
 func (w *manyStore) round(ctx context.Context, e *Env) (Values, error) {
-	values := Values{}
+	values, call := Values{}, context.WithoutCancel(ctx) // as for one key
 	for _, g := range []int{1, 8} {
 		if w.c == nil || w.p.Cold {
 			w.close()
@@ -111,7 +111,7 @@ func (w *manyStore) round(ctx context.Context, e *Env) (Values, error) {
 			if w.p.Cold && n >= len(w.sets) {
 				return errOutOfWork
 			}
-			got, err := w.c.GetMany(ctx, w.sets[n%len(w.sets)], noLoadMany)
+			got, err := w.c.GetMany(call, w.sets[n%len(w.sets)], noLoadMany)
 			if err == nil && len(got) != batch {
 				err = fmt.Errorf("got %d of %d keys", len(got), batch)
 			}

@@ -98,6 +98,7 @@ func (w *warmStore) open(ctx context.Context) (err error) {
 
 func (w *warmStore) round(ctx context.Context, e *Env) (Values, error) {
 	values := Values{}
+	call := context.WithoutCancel(ctx) // with one that can be cancelled, onefill makes a context of each call: 5 allocations more
 	for _, g := range e.Size.Widths {
 		if err := w.open(ctx); err != nil {
 			return nil, err
@@ -110,7 +111,7 @@ func (w *warmStore) round(ctx context.Context, e *Env) (Values, error) {
 					return errOutOfWork
 				}
 			}
-			_, err := w.c.Get(ctx, w.keys[n%len(w.keys)], noLoad)
+			_, err := w.c.Get(call, w.keys[n%len(w.keys)], noLoad)
 			return err
 		})
 		if err != nil {

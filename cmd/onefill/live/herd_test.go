@@ -77,7 +77,7 @@ func TestHerdFollowsTheSettings(t *testing.T) {
 func TestLoadOutlastsTheLock(t *testing.T) {
 	t.Parallel()
 	_, url := serve(t, options{})
-	p := join(t, url, `{"traffic": false, "load_ms": 12000, "lease_ms": 1000}`)
+	p := join(t, url, `{"traffic": false, "load_ms": 3000, "lease_ms": 1000}`)
 	checkLoads(t, p.herd(), 12, 3, 12, 1)
 }
 
