@@ -120,7 +120,7 @@ func lines(r *measure.Result, p measure.Plot) (string, bool) {
 	if len(all) == 0 {
 		return "", false
 	}
-	const width, height, left, right, top, bottom = 760, 380, 70, 220, 52, 52
+	const width, height, left, right, top, bottom = 820, 380, 70, 280, 52, 52
 	x, y := axes(all, p)
 	x.pixel, y.pixel = [2]float64{left, width - right}, [2]float64{height - bottom, top}
 	b := begin(width, height, p.Title)
@@ -169,7 +169,7 @@ func grid(b *strings.Builder, r *measure.Result, x, y axis, p measure.Plot) {
 		}
 	}
 	text(b, int(x.pixel[0]+x.pixel[1])/2, int(y.pixel[0])+40, "middle", ink, p.X)
-	text(b, int(x.pixel[0])-8, int(y.pixel[1])-10, "end", ink, p.Y)
+	text(b, 24, int(y.pixel[1])-10, "start", ink, p.Y)
 }
 
 func ticks(a axis) (out []float64) {
