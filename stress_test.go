@@ -59,6 +59,7 @@ type row struct {
 	floor   [3]atomic.Int64
 	mu      sync.Mutex // guards what follows
 	epoch   int        // raised when a void begins and when it ends
+	voiding int        // voids that are under way: each takes a lease away at some moment, and none is double then
 	running int        // loads that began in this epoch for calls of this epoch
 	double  int        // how often one began while another one ran
 }
@@ -70,11 +71,17 @@ func (r *row) began(ctx context.Context) context.Context {
 	return context.WithValue(ctx, r, r.epoch)
 }
 
-func (r *row) void() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.epoch++
-	r.running = 0
+// void begins a void, and returns what ends it.
+func (r *row) void() (end func()) {
+	mark := func(voiding int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.epoch++
+		r.voiding += voiding
+		r.running = 0
+	}
+	mark(1)
+	return func() { mark(-1) }
 }
 
 // enter is called by a load.
@@ -82,7 +89,7 @@ func (r *row) enter(ctx context.Context) (leave func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	epoch := r.epoch
-	if ctx.Value(r) != epoch {
+	if ctx.Value(r) != epoch || r.voiding > 0 {
 		return func() {}
 	}
 	if r.running++; r.running > 1 {
@@ -159,9 +166,9 @@ func stress(t *testing.T, d time.Duration, layout *memstore.Options) {
 				if op := rnd.Intn(40); op == 0 {
 					writes.Add(1)
 					v := r.committed.Add(1)
-					r.void()
+					end := r.void()
 					err := c.Invalidate(bg, key)
-					r.void()
+					end()
 					if err != nil {
 						t.Errorf("Invalidate: %v", err)
 					}
@@ -173,11 +180,11 @@ func stress(t *testing.T, d time.Duration, layout *memstore.Options) {
 						}
 					}
 				} else if op == 1 {
-					r.void()
+					end := r.void()
 					if err := c.Expire(bg, key); err != nil {
 						t.Errorf("Expire: %v", err)
 					}
-					r.void()
+					end()
 				} else {
 					reads.Add(1)
 					readOnce(t, rnd, c, r, p, key)
