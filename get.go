@@ -35,13 +35,16 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V]) (V, error) {
 	// The whole of the hot path: a reading of the clock, a look-up, a few loads of
 	// words that rarely change, and one addition.
+	absent := false
 	if c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
-		if v, ok := c.local.Hit(key); ok {
+		v, ok, none := c.local.Hit(key)
+		if ok {
 			c.hit(key)
 			return c.handOut(v), nil
 		}
+		absent = none
 	}
-	out, _, err := c.ask(ctx, key, load)
+	out, _, err := c.ask(ctx, key, load, absent)
 	if err != nil {
 		var none V
 		return none, err
@@ -52,7 +55,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 // Fetch is Get with what is known about the value. With an error the Result is
 // zero but for Waited and Coalesced.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
-	out, how, err := c.ask(ctx, key, c.opts.Load)
+	out, how, err := c.ask(ctx, key, c.opts.Load, false)
 	r := Result[V]{}
 	if err == nil {
 		r, err = c.result(key, out)
@@ -71,17 +74,23 @@ type asking struct {
 }
 
 // ask is the answer to a call. The error is that there is none: the call has left, or is
-// wrong.
-func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], asking, error) {
+// wrong. absent: local has just been looked at, and had nothing.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V], absent bool) (outcome[V], asking, error) {
 	if c.closed.Load() {
 		return outcome[V]{}, asking{}, ErrClosed
 	}
 	if load == nil {
 		return outcome[V]{}, asking{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
-	out, now, ok := c.fromLocal(ctx, key, load)
-	if ok {
-		return out, asking{}, nil
+	var now int64
+	if absent {
+		now = c.local.Now()
+	} else {
+		out, at, ok := c.fromLocal(ctx, key, load)
+		if ok {
+			return out, asking{}, nil
+		}
+		now = at
 	}
 	if err := ctx.Err(); err != nil {
 		return outcome[V]{}, asking{}, err
@@ -234,6 +243,10 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		how.joined = true
 		c.stats.coalesced.Add(1)
 	}
+	if c.tracer != nil || c.opts.Observer != nil {
+		out, err := c.waitObserved(ctx, f, patience)
+		return out, how, err
+	}
 	out, err := c.waitFor(ctx, f, patience)
 	return out, how, err
 }
@@ -256,16 +269,9 @@ func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], ke
 	return out, false, nil
 }
 
-// waitFor waits for a flight. The error is that of who does not wait on.
+// waitFor waits for a flight. The error is that of who does not wait on. A call from inside a
+// load lets that load wait.
 func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
-	if c.tracer != nil || c.opts.Observer != nil {
-		return c.waitObserved(ctx, f, patience)
-	}
-	return c.waitInside(ctx, f, patience)
-}
-
-// waitInside is waitFor; a call from inside a load lets that load wait.
-func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
 	if parent := flight.From(ctx); parent != nil {
 		done, ok := parent.WaitFor(&f.Node)
 		if !ok {
@@ -281,7 +287,7 @@ func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V
 
 func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
 	end, start := c.traceWait(ctx, f), c.local.Now()
-	out, err := c.waitInside(ctx, f, patience)
+	out, err := c.waitFor(ctx, f, patience)
 	if !errors.Is(err, ErrCycle) {
 		c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
 	}
@@ -332,10 +338,15 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], p
 	default:
 	}
 	if err == ErrWaitTimeout {
-		c.stats.waitTimeouts.Add(1)
-		err = fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
+		return c.timedOut(f.Key)
 	}
 	return err
+}
+
+//go:noinline
+func (c *Cache[K, V]) timedOut(skey string) error { // apart, so that who waits needs little stack
+	c.stats.waitTimeouts.Add(1)
+	return fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(skey))
 }
 
 // Peek returns what is cached and fresh, or stale within StaleFor, and false if
