@@ -92,7 +92,7 @@ func TestEveryCommand(t *testing.T) {
 	exits := regexp.MustCompile(`(?s)Exit codes?:.*0 .*1 .*2 `)
 	visit(newRoot(), func(cmd *cobra.Command) {
 		path := cmd.CommandPath()
-		if cmd.Flags().Lookup("json") == nil && path != "onefill live" { // which is a page
+		if cmd.Flags().Lookup("json") == nil {
 			t.Errorf("%s has no --json", path)
 		}
 		if !exits.MatchString(cmd.Long) {

@@ -36,6 +36,7 @@ address or a server that cannot be used.`
 
 func newLive() *cobra.Command {
 	var listen string
+	var asJSON bool
 	var options live.Options
 	cmd := &cobra.Command{
 		Use:   "live",
@@ -55,11 +56,12 @@ func newLive() *cobra.Command {
 			case options.Store == live.StoreMemory && !typed(cmd.Flags(), "redis"):
 				options.RedisURL = "" // the environment's
 			}
-			return runLive(cmd, listen, options)
+			return runLive(cmd, listen, asJSON, options)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8461", "address, host:port; port 0 takes a free one")
+	f.BoolVar(&asJSON, "json", false, "print the page's address as JSON")
 	f.StringVar(&options.Store, "store", live.StoreMemory, "shared cache, of "+live.StoreMemory+", "+live.StoreRedis)
 	f.StringVar(&options.RedisURL, "redis", "", "URL of an existing Redis or Valkey; implies --store redis")
 	f.StringSliceVar(&options.Hosts, "host", nil, "names, beside localhost and IP addresses, under which the page may be asked for")
@@ -70,7 +72,7 @@ func newLive() *cobra.Command {
 }
 
 // runLive serves the page until the context ends, which is how it is meant to end.
-func runLive(cmd *cobra.Command, listen string, options live.Options) error {
+func runLive(cmd *cobra.Command, listen string, asJSON bool, options live.Options) error {
 	page, err := live.New(options)
 	if cmd.Context().Err() != nil { // it asks the server, and knows no context
 		return errors.Join(cmd.Context().Err(), err)
@@ -85,7 +87,11 @@ func runLive(cmd *cobra.Command, listen string, options live.Options) error {
 		return &exitError{exitInput, fmt.Errorf("--listen: %w", err)}
 	}
 	addr := l.Addr().(*net.TCPAddr).AddrPort()
-	fmt.Fprintf(cmd.OutOrStdout(), "http://%s/\n", reachable(addr))
+	url := fmt.Sprintf("http://%s/", reachable(addr))
+	if asJSON {
+		url = fmt.Sprintf(`{"url":%q}`, url)
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), url)
 	fmt.Fprintln(cmd.ErrOrStderr(), "Ctrl-C ends it.")
 	if !addr.Addr().IsLoopback() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "It can be reached from other machines: whoever can may make this program work.")
