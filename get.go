@@ -35,16 +35,13 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V]) (V, error) {
 	// The whole of the hot path: a reading of the clock, a look-up, a few loads of
 	// words that rarely change, and one addition.
-	absent := false
 	if c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
-		v, ok, none := c.local.Hit(key)
-		if ok {
+		if v, ok := c.local.Hit(key); ok {
 			c.hit(key)
 			return c.handOut(v), nil
 		}
-		absent = none
 	}
-	out, _, err := c.ask(ctx, key, load, absent)
+	out, _, err := c.ask(ctx, key, load)
 	if err != nil {
 		var none V
 		return none, err
@@ -55,7 +52,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 // Fetch is Get with what is known about the value. With an error the Result is
 // zero but for Waited and Coalesced.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
-	out, how, err := c.ask(ctx, key, c.opts.Load, false)
+	out, how, err := c.ask(ctx, key, c.opts.Load)
 	r := Result[V]{}
 	if err == nil {
 		r, err = c.result(key, out)
@@ -74,23 +71,17 @@ type asking struct {
 }
 
 // ask is the answer to a call. The error is that there is none: the call has left, or is
-// wrong. absent: local has just been looked at, and had nothing.
-func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V], absent bool) (outcome[V], asking, error) {
+// wrong.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], asking, error) {
 	if c.closed.Load() {
 		return outcome[V]{}, asking{}, ErrClosed
 	}
 	if load == nil {
 		return outcome[V]{}, asking{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
-	var now int64
-	if absent {
-		now = c.local.Now()
-	} else {
-		out, at, ok := c.fromLocal(ctx, key, load)
-		if ok {
-			return out, asking{}, nil
-		}
-		now = at
+	out, now, ok := c.fromLocal(ctx, key, load)
+	if ok {
+		return out, asking{}, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return outcome[V]{}, asking{}, err
@@ -243,10 +234,6 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		how.joined = true
 		c.stats.coalesced.Add(1)
 	}
-	if c.tracer != nil || c.opts.Observer != nil {
-		out, err := c.waitObserved(ctx, f, patience)
-		return out, how, err
-	}
 	out, err := c.waitFor(ctx, f, patience)
 	return out, how, err
 }
@@ -269,9 +256,16 @@ func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], ke
 	return out, false, nil
 }
 
-// waitFor waits for a flight. The error is that of who does not wait on. A call from inside a
-// load lets that load wait.
+// waitFor waits for a flight. The error is that of who does not wait on.
 func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
+	if c.tracer != nil || c.opts.Observer != nil {
+		return c.waitObserved(ctx, f, patience)
+	}
+	return c.waitInside(ctx, f, patience)
+}
+
+// waitInside is waitFor; a call from inside a load lets that load wait.
+func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
 	if parent := flight.From(ctx); parent != nil {
 		done, ok := parent.WaitFor(&f.Node)
 		if !ok {
@@ -287,7 +281,7 @@ func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]],
 
 func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
 	end, start := c.traceWait(ctx, f), c.local.Now()
-	out, err := c.waitFor(ctx, f, patience)
+	out, err := c.waitInside(ctx, f, patience)
 	if !errors.Is(err, ErrCycle) {
 		c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
 	}
@@ -338,15 +332,10 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], p
 	default:
 	}
 	if err == ErrWaitTimeout {
-		return c.timedOut(f.Key)
+		c.stats.waitTimeouts.Add(1)
+		err = fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
 	}
 	return err
-}
-
-//go:noinline
-func (c *Cache[K, V]) timedOut(skey string) error { // apart, so that who waits needs little stack
-	c.stats.waitTimeouts.Add(1)
-	return fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(skey))
 }
 
 // Peek returns what is cached and fresh, or stale within StaleFor, and false if

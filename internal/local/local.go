@@ -217,31 +217,31 @@ func (c *Cache[K, V]) At(t time.Time) int64 { return int64(t.Sub(c.clock.base)) 
 func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
 
 // Hit returns the value of k if it is fresh, current and [Entry.Plain]: the hot
-// path. It reads the clock once and allocates nothing. absent: there is no entry at all.
-func (c *Cache[K, V]) Hit(k K) (v V, ok, absent bool) {
+// path. It reads the clock once and allocates nothing.
+func (c *Cache[K, V]) Hit(k K) (v V, ok bool) {
 	if c.otter == nil || c.grace != 0 {
 		return c.hitWithin(k)
 	}
 	e, ok := c.otter.GetIfPresent(k) // what otter still has is fresh: see end
 	if !ok || !c.Current(e.Stamp) || e.Rare != nil && !(e.Plain() && c.CurrentEntry(&e)) {
-		return v, false, !ok
+		return v, false
 	}
-	return e.Value, true, false
+	return e.Value, true
 }
 
 // hitWithin is Hit where otter keeps what is stale. It is apart, as both need much stack:
 // in a herd each goroutine comes by here, and grows its own.
 //
 //go:noinline
-func (c *Cache[K, V]) hitWithin(k K) (v V, ok, absent bool) {
+func (c *Cache[K, V]) hitWithin(k K) (v V, ok bool) {
 	if c.otter == nil {
-		return v, false, true
+		return v, false
 	}
 	e, ok := c.otter.GetEntry(k)
 	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.CurrentEntry(&e.Value) {
-		return v, false, !ok
+		return v, false
 	}
-	return e.Value.Value, true, false
+	return e.Value.Value, true
 }
 
 // Get returns the entry of k, unless it may not be served in any case, and the

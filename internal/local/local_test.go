@@ -44,7 +44,7 @@ func want(t *testing.T, c *Cache[string, string], k, want string) {
 	if got := state(c, k); got != want {
 		t.Errorf("Get(%q) is %q, want %q", k, got, want)
 	}
-	v, ok, _ := c.Hit(k)
+	v, ok := c.Hit(k)
 	if hit := want != "" && want[len(want)-1] != '?'; ok != hit || hit && v != want {
 		t.Errorf("Hit(%q) = %q, %t; Get says %q", k, v, ok, want)
 	}
@@ -165,7 +165,7 @@ func TestExpiry(t *testing.T) {
 			}
 			time.Sleep(1)
 			for _, k := range []string{"k", "trusted", "failure", "gone"} {
-				if v, ok, _ := c.Hit(k); ok {
+				if v, ok := c.Hit(k); ok {
 					t.Errorf("grace %v: %s is still a hit: %q", grace, k, v)
 				}
 			}
