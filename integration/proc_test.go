@@ -126,9 +126,14 @@ func (p *proc) await(want func(message) bool) message {
 
 // within is await with a bound of its own.
 func (p *proc) within(limit time.Duration, want func(message) bool) (message, bool) {
-	alarm := time.AfterFunc(limit, p.news.Broadcast)
+	late := false // guarded by p.mu: an alarm that rang between a look at the clock and Wait would wake nobody
+	alarm := time.AfterFunc(limit, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		late = true
+		p.news.Broadcast()
+	})
 	defer alarm.Stop()
-	deadline := time.Now().Add(limit)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for next := 0; ; {
@@ -137,7 +142,7 @@ func (p *proc) within(limit time.Duration, want func(message) bool) (message, bo
 				return p.heard[next], true
 			}
 		}
-		if p.ended || !time.Now().Before(deadline) {
+		if p.ended || late {
 			return message{}, false
 		}
 		p.news.Wait()
