@@ -57,38 +57,38 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	if err == nil {
 		r, err = c.result(key, out)
 	}
-	if how.asked {
+	if how.flight {
 		r.Waited, r.Coalesced = time.Duration(c.local.Now()-how.since), how.joined
 	}
 	return r, err
 }
 
-// asking is how a call came to its answer: by a flight, or by local alone.
-type asking struct {
-	asked  bool
-	joined bool  // it was another call's flight
+// route is how a call came to its answer: by a flight, or by local alone.
+type route struct {
+	flight bool
+	joined bool  // the flight was another call's
 	since  int64 // on local's clock
 }
 
 // ask is the answer to a call. The error is that there is none: the call has left, or is
 // wrong.
-func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], asking, error) {
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], route, error) {
 	if c.closed.Load() {
-		return outcome[V]{}, asking{}, ErrClosed
+		return outcome[V]{}, route{}, ErrClosed
 	}
 	if load == nil {
-		return outcome[V]{}, asking{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
+		return outcome[V]{}, route{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
 	out, now, ok := c.fromLocal(ctx, key, load)
 	if ok {
-		return out, asking{}, nil
+		return out, route{}, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return outcome[V]{}, asking{}, err
+		return outcome[V]{}, route{}, err
 	}
 	skey, err := c.storeKey(key)
 	if err != nil {
-		return outcome[V]{}, asking{}, err
+		return outcome[V]{}, route{}, err
 	}
 	return c.board(ctx, key, skey, load, now)
 }
@@ -219,8 +219,8 @@ func (c *Cache[K, V]) handOut(v V) V {
 }
 
 // board joins the key's flight, or leads a new one, and waits for it.
-func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], asking, error) {
-	how := asking{asked: true, since: now}
+func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], route, error) {
+	how := route{flight: true, since: now}
 	patience := c.patience.get(now)
 	f, leads := c.flights.Join(skey, c.call(now, patience.end))
 	if leads {
@@ -229,7 +229,7 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 			return out, how, err
 		}
 	} else if out, ok := c.interim(f); ok {
-		return out, asking{}, nil
+		return out, route{}, nil
 	} else {
 		how.joined = true
 		c.stats.coalesced.Add(1)

@@ -75,9 +75,10 @@ func (h *health) learn(ctx context.Context, err error, start time.Time, timeout 
 		if ctx.Err() != nil {
 			return false, false
 		}
-		if h.since.CompareAndSwap(0, start.UnixNano()) {
-			h.broke.Store(time.Now().UnixNano())
+		if h.since.Load() == 0 {
+			h.broke.Store(time.Now().UnixNano()) // first: who sees since goes by it
 		}
+		h.since.CompareAndSwap(0, start.UnixNano())
 		since := h.since.Load() // 0: an operation was answered in this moment
 		long := since != 0 && time.Since(time.Unix(0, since)) >= downTime
 		h.asked.Store(time.Now().UnixNano()) // before it is down: see remote.forgetGone

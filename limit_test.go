@@ -108,3 +108,24 @@ func TestUncancellableOperationEnds(t *testing.T) {
 		}
 	})
 }
+
+// Callers who come within a moment share the end of their patience: who came later has at most
+// a 256th of WaitTimeout less, and nobody has more.
+func TestWaitsEndTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		defer close(hold)
+		const wait = 2560 * time.Millisecond
+		c := newCache(t, options{WaitTimeout: wait, LoadTimeout: time.Minute, Load: func(context.Context, string) (string, error) { <-hold; return "v", nil }})
+		var all []<-chan answer
+		for range 30 {
+			all = append(all, ask(bg, c, "k"))
+			time.Sleep(time.Millisecond)
+		}
+		for i, each := range all {
+			if a := <-each; a.took > wait || a.took < wait-wait/256 {
+				t.Errorf("caller %d waited %v, want %v or up to %v less", i, a.took, wait, wait/256)
+			}
+		}
+	})
+}

@@ -3,7 +3,6 @@ package onefill
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"sync"
 
@@ -178,7 +177,7 @@ func (c *Cache[K, V]) taxiMany(ctx context.Context, leading []*miss[K, V]) (rest
 	for i, m := range rest {
 		keys[i] = m.f.Key
 		m.reopens = c.debts.reopens.Load()
-		m.asking(now)
+		m.note(now)
 	}
 	items, errOf := c.remote.getMany(ctx, keys)
 	c.learnTags(ctx, items)
@@ -199,7 +198,7 @@ func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[
 	}
 	done, ok := parent.WaitFor(&f.Node)
 	if !ok {
-		return fmt.Errorf("%w: loading %q waits for itself", ErrCycle, abbreviate(f.Key))
+		return cycle(f.Key)
 	}
 	g.inside = append(g.inside, done)
 	return nil

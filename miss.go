@@ -139,8 +139,13 @@ func (m *miss[K, V]) takeOff(ctx context.Context) bool {
 	if m.c.begin(func() { m.leg(ctx, m.fly) }) {
 		return true
 	}
-	if m.first != nil && m.first.a.State == store.Won {
-		m.c.releaseLater(ctx, m.f.Key, m.first.a.Lease)
+	if first := m.first; first != nil {
+		if first.a.Watch != nil {
+			first.a.Watch.Stop()
+		}
+		if first.a.State == store.Won {
+			m.c.releaseLater(ctx, m.f.Key, first.a.Lease)
+		}
 	}
 	m.leaveBatch(ctx)
 	m.land(ctx, outcome[V]{err: ErrClosed})
@@ -234,12 +239,12 @@ func (m *miss[K, V]) ask(ctx context.Context) (err error) {
 		}
 		c.flights.SetWaiting(m.f, false)
 	}
-	m.asking(c.local.Now())
+	m.note(c.local.Now())
 	return err
 }
 
-// asking notes the state of local.
-func (m *miss[K, V]) asking(now int64) { m.stamp, m.asked = m.c.local.Stamp(m.f.Key), now }
+// note notes the state of local, before the store is asked.
+func (m *miss[K, V]) note(now int64) { m.stamp, m.asked = m.c.local.Stamp(m.f.Key), now }
 
 // replaced says whether the store's server was replaced since it was asked: then what the
 // answer holds may be what an invalidation has removed, from before the replay.
@@ -403,7 +408,7 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[
 // a load, a remembered failure, or the end of everybody's patience.
 func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 	c := m.c
-	var req store.Request
+	req := store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
 	for attempt := 0; attempt == 0 || m.patient(); attempt++ {
 		var a store.Answer
 		if first := m.first; first != nil {
@@ -411,9 +416,6 @@ func (m *miss[K, V]) contend(ctx context.Context) outcome[V] {
 		} else {
 			if err := m.ask(ctx); err != nil {
 				return m.withoutStore(ctx, err)
-			}
-			if req.TTL == 0 {
-				req = store.Request{Token: store.NewToken(), TTL: c.opts.LeaseTTL}
 			}
 			req.Seen = m.seen
 			var err error

@@ -208,11 +208,7 @@ func (r *remote) getMany(ctx context.Context, keys []string) (items []store.Item
 	items = make([]store.Item, len(keys))
 	errs := make([]error, len(keys))
 	read := func(at []int) {
-		asked := make([]string, len(at))
-		for i, n := range at {
-			asked[i] = keys[n]
-		}
-		found, err := r.getSome(ctx, asked)
+		found, err := r.getSome(ctx, pick(keys, at))
 		for i, n := range at {
 			if err != nil {
 				errs[n] = err
@@ -246,6 +242,14 @@ func (r *remote) byServer(keys []string) (groups [][]int) {
 	return groups
 }
 
+func pick(keys []string, at []int) []string {
+	picked := make([]string, len(at))
+	for i, n := range at {
+		picked[i] = keys[n]
+	}
+	return picked
+}
+
 func (r *remote) getSome(ctx context.Context, keys []string) (items []store.Item, err error) {
 	err = r.twice(ctx, keys[0], func(ctx context.Context) error {
 		items, err = r.many.GetMany(ctx, keys)
@@ -263,25 +267,24 @@ func (r *remote) getSome(ctx context.Context, keys []string) (items []store.Item
 // acquire may be repeated where the token tells the store that the lease, which was
 // won by an attempt whose answer was lost, is the flight's own. Each attempt counts
 // itself in req.
-func (r *remote) acquire(ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
+func (r *remote) acquire(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
+	return r.acquireBy(ctx, key, req, r.session.Features().KeepsToken)
+}
+
+func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request) (store.Answer, error) {
+	return r.acquireBy(ctx, key, req, false)
+}
+
+func (r *remote) acquireBy(ctx context.Context, key string, req *store.Request, mayRepeat bool) (a store.Answer, err error) {
 	op := func(ctx context.Context) error {
 		req.Try++
 		a, err = r.session.Acquire(ctx, key, *req)
 		return err
 	}
-	if r.session.Features().KeepsToken {
+	if mayRepeat {
 		err = r.twice(ctx, key, op)
 	} else {
 		err = r.do(ctx, key, op)
 	}
-	return a, err
-}
-
-func (r *remote) acquireOnce(ctx context.Context, key string, req *store.Request) (a store.Answer, err error) {
-	err = r.do(ctx, key, func(ctx context.Context) error {
-		req.Try++
-		a, err = r.session.Acquire(ctx, key, *req)
-		return err
-	})
 	return a, err
 }

@@ -428,14 +428,9 @@ func (c *Cache[K, V]) byServer(kind writeKind, names []string) iter.Seq[[]string
 	if c.remote.sharded == nil || kind == writeTag {
 		return slices.Chunk(names, replayChunk)
 	}
-	servers := map[string][]string{}
-	for _, skey := range names {
-		server := c.remote.sharded.Server(skey)
-		servers[server] = append(servers[server], skey)
-	}
 	return func(yield func([]string) bool) {
-		for _, names := range servers {
-			for chunk := range slices.Chunk(names, replayChunk) {
+		for _, at := range c.remote.byServer(names) {
+			for chunk := range slices.Chunk(pick(names, at), replayChunk) {
 				if !yield(chunk) {
 					return
 				}
