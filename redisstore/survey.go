@@ -16,14 +16,15 @@ import (
 //
 // It is there for the breakers, to which a chart that is a moment old does no harm: an
 // operation is sent to where rueidis believes the key to be, and from there to where it is;
-// only its outcome counts for another server than the one that gave it. Three failures in a
-// row that count for the wrong one close it for a quarter of a second.
+// only its outcome counts for another server than the one that gave it. Failures that count
+// for the wrong one, enough to open its breaker, close it for a quarter of a second.
 //
 // And it is there for the pushes. A node tells who has read a key when the key is moved
 // away, as when it is deleted. But it tells nothing of a key that was absent when it was
 // read: that one is made at the new node, which knows of no reader. So when the survey finds
 // that slots have gone elsewhere, it tells all sessions that changes may have gone unheard.
-// It finds that out within surveyEvery, or at once if one of our own commands is sent on.
+// It finds that out with the next answer of a primary that knows of it, mostly within
+// surveyEvery, or at once if one of our own commands is sent on.
 // (As long as the slot is on its way nobody can write an absent value: the scripts have two
 // keys, and the servers refuse them; see whileMoving.)
 type survey struct {
