@@ -11,16 +11,17 @@ import (
 
 // The forms of a value: loaded, as an entry of local, as an envelope of the store.
 
-// moment is one reading of the clock. On some machines a reading costs as much as all else that
-// is done with a hit.
+// moment is one reading of the clock, and of how long what the store says may be served. On
+// some machines a reading costs as much as all else that is done with a hit.
 type moment struct {
-	wall  time.Time
-	local int64
+	wall     time.Time
+	local    int64
+	localTTL time.Duration
 }
 
 func (c *Cache[K, V]) moment() moment {
 	now := time.Now()
-	return moment{now, c.local.At(now)}
+	return moment{now, c.local.At(now), c.localTTL()}
 }
 
 // entry is what was loaded or Set, as local keeps it: its age and its freshness
@@ -35,7 +36,6 @@ func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry
 		Stamp:   stamp,
 		Cost:    uint32(min(l.cost.Microseconds(), math.MaxUint32)),
 	}
-	e.Fresh = min(e.Soft, e.Trusted)
 	if l.notFound {
 		e.Rare = &local.Rare{NotFound: true}
 	} else if c.opts.Version != nil {
@@ -125,11 +125,10 @@ func (c *Cache[K, V]) decode(e *local.Entry[V], key K, data []byte, stamp local.
 	*e = local.Entry[V]{
 		Created: env.Created.UnixMicro(),
 		Soft:    at.local + int64(min(env.SoftExpiry.Sub(at.wall), env.SoftExpiry.Sub(env.Created))),
-		Trusted: until(asked, c.localTTL()),
+		Trusted: until(asked, at.localTTL),
 		Stamp:   stamp,
 		Cost:    uint32(min(env.Cost.Microseconds(), math.MaxUint32)),
 	}
-	e.Fresh = min(e.Soft, e.Trusted)
 	switch {
 	case env.Kind == store.KindNotFound:
 		e.Rare = &local.Rare{NotFound: true}

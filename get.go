@@ -35,62 +35,63 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V]) (V, error) {
 	// The whole of the hot path: a reading of the clock, a look-up, a few loads of
 	// words that rarely change, and one addition.
-	if c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
-		if v, ok := c.local.Hit(key); ok {
-			c.hit(key)
-			return c.handOut(v), nil
-		}
+	there, hit := c.local.Look(key)
+	if hit && c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
+		c.hit(key, there)
+		return c.handOut(there.Entry.Value), nil
 	}
-	out, _, err := c.ask(ctx, key, load)
+	out, _, err := c.ask(ctx, key, load, there)
 	if err != nil {
 		var none V
 		return none, err
 	}
-	return c.value(key, out)
+	return c.value(key, out, there.At)
 }
 
 // Fetch is Get with what is known about the value. With an error the Result is
 // zero but for Waited and Coalesced.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
-	out, how, err := c.ask(ctx, key, c.opts.Load)
+	there, _ := c.local.Look(key)
+	out, how, err := c.ask(ctx, key, c.opts.Load, there)
 	r := Result[V]{}
 	if err == nil {
-		r, err = c.result(key, out)
+		r, err = c.result(key, out, there.At)
 	}
-	if how.flight {
-		r.Waited, r.Coalesced = time.Duration(c.local.Now()-how.since), how.joined
+	if how != direct {
+		r.Waited, r.Coalesced = time.Duration(c.local.Now()-there.At), how == joined
 	}
 	return r, err
 }
 
-// route is how a call came to its answer: by a flight, or by local alone.
-type route struct {
-	flight bool
-	joined bool  // the flight was another call's
-	since  int64 // on local's clock
-}
+// route is how a call came to its answer.
+type route uint8
 
-// ask is the answer to a call. The error is that there is none: the call has left, or is
-// wrong.
-func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V]) (outcome[V], route, error) {
+const (
+	direct route = iota // without a flight
+	led                 // by a flight of its own
+	joined              // by another call's
+)
+
+// ask is the answer to a call that has looked at local. The error is that there is none: the
+// call has left, or is wrong.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V], there local.Sight[V]) (outcome[V], route, error) {
 	if c.closed.Load() {
-		return outcome[V]{}, route{}, ErrClosed
+		return outcome[V]{}, direct, ErrClosed
 	}
 	if load == nil {
-		return outcome[V]{}, route{}, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
+		return outcome[V]{}, direct, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
-	out, now, ok := c.fromLocal(ctx, key, load)
-	if ok {
-		return out, route{}, nil
+	if out, ok := c.fromLocal(ctx, key, load, there); ok {
+		return out, direct, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return outcome[V]{}, route{}, err
+		return outcome[V]{}, direct, err
 	}
 	skey, err := c.storeKey(key)
 	if err != nil {
-		return outcome[V]{}, route{}, err
+		return outcome[V]{}, direct, err
 	}
-	return c.board(ctx, key, skey, load, now)
+	return c.board(ctx, key, skey, load, there.At)
 }
 
 // storeKey is the key as a string, checked.
@@ -109,35 +110,34 @@ func (c *Cache[K, V]) storeKey(key K) (string, error) {
 }
 
 // fromLocal answers from local, if it may. A stale answer, and one that is due for
-// an early refresh, starts a flight in the background. It says when it has looked.
-func (c *Cache[K, V]) fromLocal(ctx context.Context, key K, load LoadFunc[K, V]) (out outcome[V], now int64, ok bool) {
-	e, now, current := c.local.Get(key)
-	if e == nil {
-		return outcome[V]{}, now, false
+// an early refresh, starts a flight in the background.
+func (c *Cache[K, V]) fromLocal(ctx context.Context, key K, load LoadFunc[K, V], there local.Sight[V]) (out outcome[V], ok bool) {
+	now := there.At
+	e, current := c.local.Kept(there.Entry, now)
+	if e == nil || !current {
+		return outcome[V]{}, false
 	}
 	out = outcome[V]{entry: e, source: SourceLocal}
 	failure, heldBack := e.FailureAt(now), e.HeldBack(now)
 	switch {
-	case !current:
-		return outcome[V]{}, now, false
-	case now < e.Fresh && e.Has():
+	case e.Fresh(now) && e.Has():
 		if !heldBack && c.dueEarly(e, now) {
 			c.refresh(ctx, key, load, e, EventEarlyRefresh)
 		}
-		return out, now, true
+		return out, true
 	case now < e.Trusted && c.mayServeStale(e, now):
 		if !heldBack {
 			c.refresh(ctx, key, load, e, EventRefresh)
 		}
 		out.stale = true
-		return out, now, true
+		return out, true
 	case heldBack && now < e.Trusted && c.mayServeOnError(e, now):
 		out.stale = true
-		return out, now, true
+		return out, true
 	case failure != nil && !c.mayConfirm(e, now):
-		return outcome[V]{err: failure, source: SourceLocal}, now, true
+		return outcome[V]{err: failure, source: SourceLocal}, true
 	}
-	return outcome[V]{}, now, false
+	return outcome[V]{}, false
 }
 
 // mayServeStale and mayServeOnError are the two windows after the soft expiry.
@@ -159,8 +159,8 @@ func within[V any](e *local.Entry[V], now int64, window time.Duration) bool {
 	return e.IsValue() && window > 0 && now < until(e.Soft, window)
 }
 
-// value turns an outcome into what a caller gets, and counts it.
-func (c *Cache[K, V]) value(key K, out outcome[V]) (v V, err error) {
+// value turns an outcome into what a caller gets, and counts it. at is when it began to look.
+func (c *Cache[K, V]) value(key K, out outcome[V], at int64) (v V, err error) {
 	if err := out.failure(); err != nil {
 		if out.entry != nil {
 			c.stats.notFound.Add(1)
@@ -174,14 +174,14 @@ func (c *Cache[K, V]) value(key K, out outcome[V]) (v V, err error) {
 			c.tell(Event{Kind: EventStale, Key: c.opts.Key(key), Age: ageOf(out.entry)})
 		}
 	case out.source == SourceLocal:
-		c.hit(key)
+		c.hit(key, local.Sight[V]{Entry: out.entry, At: at})
 	}
 	return c.handOut(out.entry.Value), nil
 }
 
 // result is value with what Fetch tells of it.
-func (c *Cache[K, V]) result(key K, out outcome[V]) (Result[V], error) {
-	v, err := c.value(key, out)
+func (c *Cache[K, V]) result(key K, out outcome[V], at int64) (Result[V], error) {
+	v, err := c.value(key, out, at)
 	if err != nil {
 		return Result[V]{}, err
 	}
@@ -218,79 +218,85 @@ func (c *Cache[K, V]) handOut(v V) V {
 	return v
 }
 
-// board joins the key's flight, or leads a new one, and waits for it.
+// board joins the key's flight, or leads a new one, and waits for it. Most of a herd does
+// nothing else, each goroutine on a stack of its own: what only the leader does, and what is
+// over when the wait begins, is in functions apart.
 func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], route, error) {
-	how := route{flight: true, since: now}
-	patience := c.patience.get(now)
-	f, leads := c.flights.Join(skey, c.call(now, patience.end))
+	f, patience, leads := c.join(skey, now)
 	if leads {
-		out, done, err := c.lead(ctx, f, key, load)
-		if done {
-			return out, how, err
-		}
-	} else if out, ok := c.interim(f); ok {
-		return out, route{}, nil
-	} else {
-		how.joined = true
-		c.stats.coalesced.Add(1)
+		out, err := c.lead(ctx, f, patience, key, load)
+		return out, led, err
 	}
-	out, err := c.waitFor(ctx, f, patience)
-	return out, how, err
+	if out, ok := c.interim(f); ok {
+		return out, direct, nil
+	}
+	c.stats.coalesced.Add(1)
+	if err := c.waitFor(ctx, f, patience); err != nil {
+		return outcome[V]{}, joined, err
+	}
+	return f.Result(), joined, nil
 }
 
-// lead sends a flight off, unless its leader can answer without. It is apart from board so
-// that those who join need little stack: most of a herd does nothing else.
+//go:noinline
+func (c *Cache[K, V]) join(skey string, now int64) (f *flight.Flight[outcome[V]], patience *oneLimit, leads bool) {
+	patience = c.patience.get(now)
+	f, leads = c.flights.Join(skey, c.call(now, patience.end))
+	return f, patience, leads
+}
+
+// lead sends a flight off and waits for it, unless its leader can answer without.
 //
 //go:noinline
-func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], key K, load LoadFunc[K, V]) (out outcome[V], done bool, err error) {
+func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit, key K, load LoadFunc[K, V]) (outcome[V], error) {
 	m := &miss[K, V]{c: c, f: f, key: key, load: load}
 	if c.remote != nil && c.remote.session.Features().AcquireReads && c.enter() {
 		defer c.aloft.Done() // Close waits: the leader may be granted a lease, which is to be given back
 	}
-	if out, done = m.taxi(ctx); done {
-		return out, true, nil
+	if out, done := m.taxi(ctx); done {
+		return out, nil
 	}
 	if !m.takeOff(ctx) {
-		return out, true, ErrClosed
+		return outcome[V]{}, ErrClosed
 	}
-	return out, false, nil
-}
-
-// waitFor waits for a flight. The error is that of who does not wait on.
-func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
-	if c.tracer != nil || c.opts.Observer != nil {
-		return c.waitObserved(ctx, f, patience)
-	}
-	return c.waitInside(ctx, f, patience)
-}
-
-// waitInside is waitFor; a call from inside a load lets that load wait.
-func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
-	if parent := flight.From(ctx); parent != nil {
-		done, ok := parent.WaitFor(&f.Node)
-		if !ok {
-			return outcome[V]{}, cycle(f.Key)
-		}
-		defer done()
-	}
-	if err := c.await(ctx, f, patience); err != nil {
+	if err := c.waitFor(ctx, f, patience); err != nil {
 		return outcome[V]{}, err
 	}
 	return f.Result(), nil
 }
 
-func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) (outcome[V], error) {
+// waitFor waits for a flight. The error is that of who does not wait on.
+func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
+	if c.opts.Observer != nil {
+		return c.waitObserved(ctx, f, patience)
+	}
+	return c.waitInside(ctx, f, patience)
+}
+
+// waitInside is await; a call from inside a load lets that load wait.
+func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
+	if parent := flight.From(ctx); parent != nil {
+		done, ok := parent.WaitFor(&f.Node)
+		if !ok {
+			return cycle(f.Key)
+		}
+		defer done()
+	}
+	return c.await(ctx, f, patience)
+}
+
+func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
 	end, start := c.traceWait(ctx, f), c.local.Now()
-	out, err := c.waitInside(ctx, f, patience)
+	err := c.waitInside(ctx, f, patience)
 	if !errors.Is(err, ErrCycle) {
 		c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
 	}
 	if err != nil {
 		end(err)
 	} else {
+		out := f.Result()
 		end(out.failure())
 	}
-	return out, err
+	return err
 }
 
 func cycle(skey string) error {
@@ -317,25 +323,27 @@ func (c *Cache[K, V]) acceptInterim(out *outcome[V]) bool {
 // await waits for the flight's end, the end of ctx or that of patience, whichever is
 // first. A flight that has landed beats a context that has ended.
 func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
-	var err error
 	select {
 	case <-f.Done():
 		return nil
 	case <-ctx.Done():
-		err = ctx.Err()
 	case <-patience.Done():
-		err = ErrWaitTimeout
 	}
+	return c.gaveUp(ctx, f)
+}
+
+//go:noinline
+func (c *Cache[K, V]) gaveUp(ctx context.Context, f *flight.Flight[outcome[V]]) error {
 	select {
 	case <-f.Done():
 		return nil
 	default:
 	}
-	if err == ErrWaitTimeout {
-		c.stats.waitTimeouts.Add(1)
-		err = fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	return err
+	c.stats.waitTimeouts.Add(1)
+	return fmt.Errorf("%w after %v for %q", ErrWaitTimeout, c.opts.WaitTimeout, abbreviate(f.Key))
 }
 
 // Peek returns what is cached and fresh, or stale within StaleFor, and false if
@@ -346,8 +354,8 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 		return Result[V]{}, false, ErrClosed
 	}
 	e, now, current := c.local.Get(key)
-	if e != nil && current && now < e.Trusted && e.Has() && (now < e.Fresh || c.mayServeStale(e, now)) {
-		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft})
+	if e != nil && current && now < e.Trusted && e.Has() && (e.Fresh(now) || c.mayServeStale(e, now)) {
+		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft}, now)
 		return r, err == nil, err
 	}
 	if c.remote == nil {
@@ -377,6 +385,6 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if now = c.local.Now(); now >= e.Soft && !c.mayServeStale(e, now) {
 		return Result[V]{}, false, nil
 	}
-	r, err := c.result(key, outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft})
+	r, err := c.result(key, outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft}, now)
 	return r, err == nil, err
 }

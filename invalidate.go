@@ -121,7 +121,7 @@ func (c *Cache[K, V]) expireLocal(key K) {
 		return
 	}
 	stale := *e
-	stale.Soft, stale.Fresh = min(e.Soft, now), min(e.Fresh, now)
+	stale.Soft = min(e.Soft, now)
 	stale.Rare = nil
 	if e.Rare != nil { // without a failure
 		stale.Rare = &local.Rare{RowVersion: e.RowVersion(), Tags: e.Tags(), Weight: e.Weight()}

@@ -95,7 +95,6 @@ func (m *miss[K, V]) loadAlone(ctx context.Context) outcome[V] {
 		case m.unstorable:
 			e.Trusted = min(e.Trusted, until(start, c.localTTL()))
 		}
-		e.Fresh = min(e.Fresh, e.Trusted)
 		if l.ttl > 0 && valid {
 			m.publish = e
 		}
@@ -181,7 +180,6 @@ func (m *miss[K, V]) tag(ctx context.Context, l *loaded[V], t tagged) (valid boo
 	valid, err = c.validate(ctx, l.entry, t, true)
 	if err != nil && !c.tags.voids.any(t.voids, append([]string{wholeCache}, tags...)) { // nobody can say: as if there were no store
 		l.entry.Trusted = min(l.entry.Trusted, until(c.local.Now(), degradedTTL))
-		l.entry.Fresh = min(l.entry.Fresh, l.entry.Trusted)
 		if l.ttl > 0 {
 			m.publish = l.entry
 		}
@@ -254,7 +252,7 @@ func (m *miss[K, V]) loadInPlace(ctx context.Context, alone bool) (*loaded[V], e
 	if m.batch != nil && m.inBatch {
 		return m.loadInBatch(ctx, alone)
 	}
-	at, err := c.place(ctx, m.f.Key, alone)
+	at, err := c.place(ctx, m.f.Key, m.f.ID, alone)
 	if err != nil {
 		return nil, err
 	}

@@ -173,13 +173,7 @@ func TestGetManyDistrustsTheLook(t *testing.T) {
 			get(t, warm, "a", "v1")
 			get(t, warm, "b", "v1")
 			c := newCache(t, options{Store: st, Load: db.load})
-			resume := make(chan struct{})
-			st.SetFault(func(op memstore.Op) memstore.Fault {
-				if op.Kind == memstore.OpGetMany {
-					return memstore.Fault{ReplyHold: resume}
-				}
-				return memstore.Fault{}
-			})
+			resume := looksHeld(st)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/onefill/onefill/internal/flight"
-	"github.com/onefill/onefill/store"
+	"github.com/onefill/onefill/internal/local"
 )
 
 // GetMany is Get for many keys at once. Rows that do not exist are left out of the
@@ -28,7 +28,7 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	g.board(ctx, keys)
 	end := g.traced(ctx)
 	for _, s := range g.seats {
-		if s.landed() {
+		if s.landed {
 			g.add(s.key, s.f.Result())
 			continue
 		}
@@ -56,7 +56,7 @@ func (g *gathering[K, V]) traced(ctx context.Context) (end func(error)) {
 	}
 	var fs []*flight.Flight[outcome[V]]
 	for _, s := range g.seats {
-		if !s.landed() {
+		if !s.landed {
 			fs = append(fs, s.f)
 		}
 	}
@@ -71,48 +71,28 @@ type gathering[K comparable, V any] struct {
 	c      *Cache[K, V]
 	values map[K]V
 	start  int64
-	// patience is how long it waits; nil as long as local has answered everything.
-	patience *oneLimit
+	// What follows is nil as long as local has answered everything.
+	patience *oneLimit // how long it waits
+	call     flight.Call[outcome[V]]
+	parent   *flight.Node              // the load that the call is inside of, if any
+	room     []flight.Room[outcome[V]] // for the flights that it may still come to lead
+	seats    []seat[K, V]              // never moves
+	leads    int                       // of the seats
 	errs     map[any]error
-	seats    []seat[K, V]
 	inside   []func() // to call when the loads that this call is inside of wait no more
 }
-
-type seat[K comparable, V any] struct {
-	key K
-	f   *flight.Flight[outcome[V]]
-	m   *miss[K, V] // of a flight that this call leads, or nil
-}
-
-// passenger is the memory of one key's flight.
-type passenger[K comparable, V any] struct {
-	miss   miss[K, V]
-	flight flight.Room[outcome[V]]
-}
-
-// landed says that this call itself has landed the flight.
-func (s *seat[K, V]) landed() bool { return s.m != nil && s.m.grounded }
 
 // board answers from local what it can, and joins or leads a flight for the rest.
 func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 	c := g.c
 	asked := make(map[K]struct{}, len(keys))
-	var leading []*miss[K, V]
-	var room []passenger[K, V] // for all that may miss from the first one on
-	defer func() {             // also if a Key or a Clone panics: who leads must fly
-		for _, m := range leading {
-			if !m.grounded {
-				m.takeOff(ctx) // if it cannot, it has landed with ErrClosed
-			}
-		}
-	}()
+	defer g.takeOff(ctx) // also if a Key or a Clone panics: who leads must fly
 	for i, key := range keys {
 		if _, twice := asked[key]; twice {
 			continue
 		}
 		asked[key] = struct{}{}
-		out, _, ok := c.fromLocal(ctx, key, c.opts.Load)
-		if ok {
+		if out, ok := c.fromLocal(ctx, key, c.opts.Load, g.sight(key)); ok {
 			g.add(key, out)
 			continue
 		}
@@ -124,79 +104,78 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			g.failed(key, err)
 			continue
 		}
-		if room == nil {
-			g.patience = c.patience.get(g.start)
-			room = make([]passenger[K, V], len(keys)-i)
-			leading, g.seats = make([]*miss[K, V], 0, len(room)), make([]seat[K, V], 0, len(room))
+		if g.seats == nil {
+			g.prepare(ctx, len(keys)-i)
 		}
-		call := c.call(g.start, g.patience.end)
-		call.Room = &room[0].flight
-		f, leads := c.flights.Join(skey, call)
-		var m *miss[K, V]
-		if leads {
-			m, room = &room[0].miss, room[1:]
-			*m = miss[K, V]{c: c, f: f, key: key, load: c.opts.Load}
-			leading = append(leading, m)
-		} else if out, ok := c.interim(f); ok {
-			g.add(key, out)
-			continue
-		} else {
-			c.stats.coalesced.Add(1)
-		}
-		if err := g.waitFor(ctx, f); err != nil {
-			g.failed(key, err)
-			continue
-		}
-		g.seats = append(g.seats, seat[K, V]{key, f, m})
+		g.take(key, skey)
 	}
-	rest := c.taxiMany(ctx, leading)
-	if c.opts.LoadMany != nil && len(rest) > 1 {
-		b := &batch[K, V]{c: c, coming: len(rest)}
+	g.look(ctx)
+}
+
+// sight is a look at local, if anything can be there.
+func (g *gathering[K, V]) sight(key K) local.Sight[V] {
+	if !g.c.local.Keeps() {
+		return local.Sight[V]{At: g.start} // for less than a reading of the clock
+	}
+	there, _ := g.c.local.Look(key)
+	return there
+}
+
+// prepare makes room for as many seats as may be needed.
+func (g *gathering[K, V]) prepare(ctx context.Context, most int) {
+	g.patience = g.c.patience.get(g.start)
+	g.call = g.c.call(g.start, g.patience.end)
+	g.parent = flight.From(ctx)
+	g.room = make([]flight.Room[outcome[V]], most)
+	g.seats = make([]seat[K, V], 0, most)
+}
+
+// take takes a seat in the key's flight.
+func (g *gathering[K, V]) take(key K, skey string) {
+	c := g.c
+	g.call.Room = &g.room[0]
+	f, leads := c.flights.Join(skey, g.call)
+	if leads {
+		g.room = g.room[1:]
+		g.leads++
+	} else if out, ok := c.interim(f); ok {
+		g.add(key, out)
+		return
+	} else {
+		c.stats.coalesced.Add(1)
+	}
+	if err := g.waitFor(f); err != nil { // not of one that has only begun
+		g.failed(key, err)
+		return
+	}
+	g.seats = append(g.seats, seat[K, V]{key: key, f: f, leads: leads})
+}
+
+// takeOff sends the flights off that have not landed yet. One that cannot has landed then,
+// with ErrClosed.
+func (g *gathering[K, V]) takeOff(ctx context.Context) {
+	var rest []*miss[K, V]
+	for i := range g.seats {
+		if s := &g.seats[i]; s.leads && !s.landed {
+			rest = append(rest, s.miss(g.c))
+		}
+	}
+	if g.c.opts.LoadMany != nil && len(rest) > 1 {
+		b := &batch[K, V]{c: g.c, coming: len(rest)}
 		for _, m := range rest {
 			m.batch, m.inBatch = b, true
 		}
 	}
+	for _, m := range rest {
+		m.takeOff(ctx)
+	}
 }
 
-// taxiMany is taxi for the flights that a call leads: it looks at the store once for all of
-// them, where the store can do that. It returns those that have to take off.
-func (c *Cache[K, V]) taxiMany(ctx context.Context, leading []*miss[K, V]) (rest []*miss[K, V]) {
-	if len(leading) < 2 || c.remote == nil || c.remote.many == nil || c.remote.session.Features().AcquireReads ||
-		c.debts.count() > 0 || leading[0].lookTakes() > c.opts.WaitTimeout {
-		return leading
-	}
-	for _, m := range leading {
-		if _, m.grounded = m.leg(ctx, func(context.Context) (outcome[V], bool) { return m.localAgain() }); !m.grounded {
-			rest = append(rest, m)
-		}
-	}
-	if len(rest) == 0 {
+func (g *gathering[K, V]) waitFor(f *flight.Flight[outcome[V]]) error {
+	if g.parent == nil {
 		return nil
 	}
-	keys, now := make([]string, len(rest)), c.local.Now()
-	for i, m := range rest {
-		keys[i] = m.f.Key
-		m.reopens = c.debts.reopens.Load()
-		m.note(now)
-	}
-	items, errOf := c.remote.getMany(ctx, keys)
-	c.learnTags(ctx, items)
-	at := c.moment()
-	left := rest[:0]
-	for i, m := range rest {
-		if _, m.grounded = m.leg(ctx, func(ctx context.Context) (outcome[V], bool) { return m.found(ctx, itemAt(items, i), errOf(i), at) }); !m.grounded {
-			left = append(left, m)
-		}
-	}
-	return left
-}
-
-func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]]) error {
-	parent := flight.From(ctx)
-	if parent == nil {
-		return nil
-	}
-	done, ok := parent.WaitFor(&f.Node)
+	done, ok := g.parent.WaitFor(&f.Node)
 	if !ok {
 		return cycle(f.Key)
 	}
@@ -205,7 +184,7 @@ func (g *gathering[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[
 }
 
 func (g *gathering[K, V]) add(key K, out outcome[V]) {
-	v, err := g.c.value(key, out)
+	v, err := g.c.value(key, out, g.start)
 	switch {
 	case err == nil:
 		g.values[key] = v
@@ -324,7 +303,7 @@ func (b *batch[K, V]) load(ctx context.Context, full []ticket[K, V]) {
 			defer done()
 		}
 	}
-	at, err := b.c.place(ctx, full[0].f.Key, alone)
+	at, err := b.c.place(ctx, full[0].f.Key, full[0].f.ID, alone)
 	if err != nil {
 		for i := range answers {
 			answers[i].err = err
@@ -364,12 +343,4 @@ func loadOne[K comparable, V any](many func(context.Context, []K) (map[K]V, erro
 		}
 		return v, err
 	}
-}
-
-// itemAt is an item of many, if there are any.
-func itemAt(items []store.Item, i int) store.Item {
-	if items == nil {
-		return store.Item{}
-	}
-	return items[i]
 }

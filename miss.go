@@ -65,9 +65,7 @@ type miss[K comparable, V any] struct {
 	entry     local.Entry[V]
 	entryUsed bool
 
-	// landed: whatever happens from now on, the flight has landed. grounded: it has never been
-	// in the air; its leader's call alone knows.
-	landed, grounded bool
+	landed bool // whatever happens from now on
 
 	// batch gathers the loads of one GetMany. inBatch: it still counts on this one.
 	batch   *batch[K, V]
@@ -79,7 +77,7 @@ type miss[K comparable, V any] struct {
 // leader's own context has ended, takeOff goes on: nobody else is left behind.
 func (m *miss[K, V]) taxi(ctx context.Context) (out outcome[V], landed bool) {
 	c := m.c
-	if c.remote == nil || m.lookTakes() > c.opts.WaitTimeout {
+	if c.remote == nil || c.lookTakes(m.f.Key) > c.opts.WaitTimeout {
 		return out, false // there is nothing to look at, or to do so may take longer than the caller waits
 	}
 	if c.remote.session.Features().AcquireReads {
@@ -120,9 +118,9 @@ func (m *miss[K, V]) askFirst(ctx context.Context) (outcome[V], bool) {
 // lookTakes is how long a look at the store may take: each question is tried twice at most,
 // and ends within twice its StoreTimeout. A debt is paid first, by one of them or two; a
 // value's tags are looked at after it.
-func (m *miss[K, V]) lookTakes() time.Duration {
-	c, questions := m.c, uint64(1)
-	if _, owed := c.debts.of(debtor{name: m.f.Key}); owed {
+func (c *Cache[K, V]) lookTakes(key string) time.Duration {
+	questions := uint64(1)
+	if _, owed := c.debts.of(debtor{name: key}); owed {
 		questions++
 	}
 	if c.tags != nil {
@@ -219,11 +217,7 @@ func (m *miss[K, V]) tell(out outcome[V]) {
 	if m.replacing != nil || loads == 0 && m.failure == nil {
 		return
 	}
-	err := out.err
-	if out.entry != nil { // answered all the same
-		err = nil
-	}
-	m.c.tell(Event{Kind: EventMiss, Key: m.f.Key, Flight: m.f.ID, Took: m.f.Age(m.c.local.Now()), Err: err, N: loads, Callers: m.f.Callers()})
+	m.c.tell(Event{Kind: EventMiss, Key: m.f.Key, Flight: m.f.ID, Took: m.f.Age(m.c.local.Now()), Err: out.failure(), N: loads, Callers: m.f.Callers()})
 }
 
 // ask is done before the store is asked: a write that it may lack is repeated, while
@@ -285,9 +279,10 @@ func (m *miss[K, V]) found(ctx context.Context, item store.Item, err error, at m
 	return out, ok
 }
 
-// room is where an entry can be made.
+// room is where an entry can be made: not in the flight's own memory, which local would keep
+// with the entry.
 func (m *miss[K, V]) room() *local.Entry[V] {
-	if m.entryUsed {
+	if m.entryUsed || m.c.local.Keeps() {
 		return new(local.Entry[V])
 	}
 	m.entryUsed = true
@@ -337,7 +332,7 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 	if e.IsValue() {
 		m.old, m.oldFrom, m.doubted = e, SourceLocal, !current
 	}
-	if current && now < e.Fresh && e.Has() && !m.same(e) {
+	if current && e.Fresh(now) && e.Has() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal}, true
 	}
 	if current {
@@ -387,12 +382,8 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[
 	case !e.Has(): // a mark that says that the value cannot be stored
 		m.unstorable = fresh
 	case fresh:
-		c.stats.storeHits.Add(1)
-		if c.opts.Observer != nil { // the age is a reading of the clock
-			c.tell(Event{Kind: EventStoreHit, Key: m.f.Key, Flight: m.f.ID, Age: ageOf(e)})
-		}
 		m.publish = e
-		return outcome[V]{entry: e, source: SourceStore}, true
+		return c.storeHit(m.f, e), true
 	case m.replacing == nil && c.mayServeStale(e, now):
 		if m.publish, m.again = e, true; m.heldBack != nil && now < m.heldBack.FailedUntil {
 			rare := *m.heldBack
@@ -402,6 +393,15 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[
 		return outcome[V]{entry: e, source: SourceStore, stale: true}, true
 	}
 	return outcome[V]{}, false
+}
+
+// storeHit is the outcome of a flight that has found a fresh value in the store.
+func (c *Cache[K, V]) storeHit(f *flight.Flight[outcome[V]], e *local.Entry[V]) outcome[V] {
+	c.stats.storeHits.Add(1)
+	if c.opts.Observer != nil { // the age is a reading of the clock
+		c.tell(Event{Kind: EventStoreHit, Key: f.Key, Flight: f.ID, Age: ageOf(e)})
+	}
+	return outcome[V]{entry: e, source: SourceStore}
 }
 
 // contend asks for the lease until it has an answer: a value, the lease and then
@@ -560,7 +560,7 @@ func (m *miss[K, V]) withoutStore(ctx context.Context, cause error) outcome[V] {
 	m.stamp = c.local.Stamp(m.f.Key)
 	// A value that is still within its time is as good as it was before the
 	// connection broke, up to Local.TTL.
-	if e, now, _ := c.local.Get(m.key); e != nil && now < e.Fresh && e.IsValue() && !m.same(e) {
+	if e, now, _ := c.local.Get(m.key); e != nil && e.Fresh(now) && e.IsValue() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal, stale: true}
 	}
 	if c.opts.OnStoreDown == LoadLimited {

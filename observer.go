@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/onefill/onefill/internal/local"
 )
 
 // Observer hears of what a cache does, but for most hits in local, which Stats counts.
@@ -39,7 +41,8 @@ type Event struct {
 // found nothing fresh, in local or in the store, when they asked. Its N is how many loads they
 // waited for, as far as this process knows: its own, and one more if it waited for another
 // process's before, or instead. 1 is what onefill is for; 2 says that a lease was lost; 0 that the
-// answer was a failure that is remembered, or that there was no place at the origin.
+// answer was a failure that is remembered, or that there was no place at the origin. Its Err is
+// what the callers got; of a row that does not exist, whoever found that out, it is ErrNotFound.
 type EventKind uint8
 
 // The kinds of events.
@@ -144,14 +147,12 @@ func (all observers) Observe(e Event) {
 }
 
 // hit counts a hit in local, and tells the observer of one in localHitsTold.
-func (c *Cache[K, V]) hit(key K) {
-	if told := c.stats.localHits.inc(); told && c.opts.Observer != nil {
-		c.tellHit(key)
+func (c *Cache[K, V]) hit(key K, there local.Sight[V]) {
+	if nth := c.stats.localHits.inc(there.At); nth%localHitsTold == 0 && c.opts.Observer != nil {
+		c.tellHit(key, there.Entry)
 	}
 }
 
-func (c *Cache[K, V]) tellHit(key K) {
-	if e, _, _ := c.local.Get(key); e != nil {
-		c.tell(Event{Kind: EventLocalHit, Key: c.opts.Key(key), Age: ageOf(e), N: localHitsTold})
-	}
+func (c *Cache[K, V]) tellHit(key K, e *local.Entry[V]) {
+	c.tell(Event{Kind: EventLocalHit, Key: c.opts.Key(key), Age: ageOf(e), N: localHitsTold})
 }

@@ -67,10 +67,10 @@ func (p *place) leave() {
 	}
 }
 
-// place gets a place at the origin for one load, which leaves it when it ends. alone:
+// place gets a place at the origin for one load, of a flight, which leaves it when it ends. alone:
 // the load has no lease although there is a store; of those there are at most
 // MaxLoadsDegraded at once.
-func (c *Cache[K, V]) place(ctx context.Context, skey string, alone bool) (*place, error) {
+func (c *Cache[K, V]) place(ctx context.Context, skey string, flight uint64, alone bool) (*place, error) {
 	patience, cancel := context.WithTimeout(ctx, c.opts.WaitTimeout/2)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
@@ -79,14 +79,14 @@ func (c *Cache[K, V]) place(ctx context.Context, skey string, alone bool) (*plac
 	if alone {
 		p, err := c.placeIn(patience, c.alone, outer)
 		if err != nil || p.borrowed {
-			return p, c.noPlace(err, skey, c.alone)
+			return p, c.noPlace(err, skey, flight, c.alone)
 		}
 		own = p.leave
 	}
 	p, err := c.placeIn(patience, c.slots, outer)
 	if err != nil {
 		own()
-		return nil, c.noPlace(err, skey, c.slots)
+		return nil, c.noPlace(err, skey, flight, c.slots)
 	}
 	free := p.free
 	p.free = func() { free(); own() }
@@ -117,7 +117,7 @@ func (c *Cache[K, V]) placeIn(patience context.Context, slots *origin.Slots, out
 }
 
 // noPlace turns a failure to get a place into what the callers are told.
-func (c *Cache[K, V]) noPlace(err error, skey string, slots *origin.Slots) error {
+func (c *Cache[K, V]) noPlace(err error, skey string, flight uint64, slots *origin.Slots) error {
 	if err == nil {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (c *Cache[K, V]) noPlace(err error, skey string, slots *origin.Slots) error
 		return ErrClosed
 	}
 	c.stats.originBusy.Add(1)
-	c.tell(Event{Kind: EventOriginBusy, Key: skey})
+	c.tell(Event{Kind: EventOriginBusy, Key: skey, Flight: flight})
 	at := slots.State()
 	why := fmt.Sprintf("within %v; at most %d loads run", c.opts.WaitTimeout/2, at.Limit)
 	switch {

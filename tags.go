@@ -195,7 +195,6 @@ func (c *Cache[K, V]) validate(ctx context.Context, e *local.Entry[V], t tagged,
 	}
 	valid, until, err := c.belowEpoch(ctx, tags, stamps, t.epoch, loaded)
 	e.Trusted = min(e.Trusted, until)
-	e.Fresh = min(e.Fresh, e.Trusted)
 	return valid, err
 }
 
@@ -228,7 +227,7 @@ func (c *Cache[K, V]) belowEpoch(ctx context.Context, tags []string, stamps []lo
 	for i, tag := range tags {
 		k, now, _ := c.tags.known.Get(tag)
 		switch {
-		case ignore || k == nil || now >= k.Fresh || !c.local.Current(k.Value.stamp):
+		case ignore || k == nil || !k.Fresh(now) || !c.local.Current(k.Value.stamp):
 			unknown, asked = append(unknown, tag), append(asked, stamps[i])
 		case k.Value.generation > epoch:
 			return false, trusted, nil
@@ -263,7 +262,7 @@ func (c *Cache[K, V]) learnTags(ctx context.Context, items []store.Item) {
 	var unknown []string
 	var stamps []local.Stamp
 	for tag := range needed {
-		if k, now, _ := c.tags.known.Get(tag); k == nil || now >= k.Fresh || !c.local.Current(k.Value.stamp) {
+		if k, now, _ := c.tags.known.Get(tag); k == nil || !k.Fresh(now) || !c.local.Current(k.Value.stamp) {
 			unknown, stamps = append(unknown, tag), append(stamps, c.local.Stamp(tagStripe(tag)))
 		}
 	}
@@ -288,7 +287,7 @@ func (c *Cache[K, V]) askGenerations(ctx context.Context, tags []string, stamps 
 	fresh := until(asked, min(c.localTTL()/2, c.tags.keep/4))
 	for i, tag := range tags {
 		if c.local.Current(stamps[i]) {
-			c.tags.known.Put(tag, &local.Entry[knownTag]{Value: knownTag{generations[i], stamps[i], until(here, c.localTTL())}, Fresh: fresh, Soft: fresh, Trusted: fresh})
+			c.tags.known.Put(tag, &local.Entry[knownTag]{Value: knownTag{generations[i], stamps[i], until(here, c.localTTL())}, Soft: fresh, Trusted: fresh})
 		}
 	}
 	return generations, nil

@@ -2,6 +2,8 @@ package onefill
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 
 	"github.com/onefill/onefill/internal/flight"
 )
@@ -44,7 +46,7 @@ type tracers struct {
 func (all tracers) TraceWait(ctx context.Context, flights []Flight) func(error) {
 	var ends []func(error)
 	for _, t := range all.tracers {
-		ends = append(ends, t.TraceWait(ctx, flights))
+		ends = append(ends, begun(func() func(error) { return t.TraceWait(ctx, flights) }))
 	}
 	return endAll(ends)
 }
@@ -52,13 +54,27 @@ func (all tracers) TraceWait(ctx context.Context, flights []Flight) func(error) 
 func (all tracers) TraceLoad(ctx context.Context, flights []Flight) (context.Context, func(error)) {
 	var ends []func(error)
 	for _, t := range all.tracers {
-		inside, end := t.TraceLoad(ctx, flights)
-		if inside != nil {
-			ctx = inside
-		}
-		ends = append(ends, end)
+		ends = append(ends, begun(func() func(error) {
+			inside, end := t.TraceLoad(ctx, flights)
+			if inside != nil {
+				ctx = inside
+			}
+			return end
+		}))
 	}
 	return ctx, endAll(ends)
+}
+
+// begun is what begin returns. If begin panics, that is an end that panics: those that have begun before it
+// get their ends, those behind it begin, and who catches the panics of ends hears of this one.
+func begun(begin func() func(error)) (end func(error)) {
+	defer func() {
+		if r := recover(); r != nil {
+			late := fmt.Sprintf("%v, when it began\n%s", r, debug.Stack())
+			end = func(error) { panic(late) }
+		}
+	}()
+	return begin()
 }
 
 // endAll ends in the opposite order, as what has begun inside another thing ends first.

@@ -1,10 +1,13 @@
 package onefill_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -187,6 +190,43 @@ func (b badTracer) TraceLoad(context.Context, []onefill.Flight) (context.Context
 	return nil, nil
 }
 
+// A flight that gets no place at the origin is told of with its ID, as everything else of it; and the miss group of
+// a row that does not exist says so, in the process that has asked the origin and in the one that has waited.
+func TestEventsNameTheirFlight(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := &recorder{}
+		c := newCache(t, options{Name: "test", Observer: r, MaxLoads: 1, WaitTimeout: 2 * time.Second, Load: newOrigin("v1", 5*time.Second).load})
+		first := ask(bg, c, "slow")
+		synctest.Wait()
+		if _, err := c.Get(bg, "busy"); !errors.Is(err, onefill.ErrOriginBusy) {
+			t.Error(err)
+		}
+		<-first
+		synctest.Wait()
+		busy, waits := r.told(onefill.EventOriginBusy), r.of("wait")
+		if len(busy) != 1 || len(waits) != 2 || busy[0].Flight != waits[1].ids[0] {
+			t.Errorf("busy: %+v", busy)
+		}
+	})
+	bubble(t, func(t *testing.T) {
+		st, load := memstore.New(), newOrigin("", 50*time.Millisecond)
+		load.fail(fmt.Errorf("%w, says the database", onefill.ErrNotFound))
+		a, b := &recorder{}, &recorder{}
+		loads := newCache(t, options{Name: "test", Store: st, Observer: a, Load: load.load})
+		waits := newCache(t, options{Name: "test", Store: st, Observer: b, Load: load.load})
+		first := ask(bg, loads, "k")
+		synctest.Wait() // it holds the lease
+		<-ask(bg, waits, "k")
+		<-first
+		synctest.Wait()
+		for name, r := range map[string]*recorder{"loads": a, "waits": b} {
+			if e := r.told(onefill.EventMiss); len(e) != 1 || !errors.Is(e[0].Err, onefill.ErrNotFound) || e[0].N != 1 {
+				t.Errorf("the one that %s: %+v", name, e)
+			}
+		}
+	})
+}
+
 // A refresh is a load in the background that nobody waits for, and no miss group.
 func TestTracerOfARefresh(t *testing.T) {
 	layouts(t, func(t *testing.T, st *memstore.Store) {
@@ -332,6 +372,49 @@ func TestObserversWhenOneFails(t *testing.T) {
 			}
 		}
 	})
+}
+
+// One of several tracers that panics when something begins takes nothing from the others: what has begun
+// before it ends once, what comes behind it begins and ends once, the loader's context has what both have
+// put into it, and the panic is in the log.
+func TestTracersWhenOneFailsToBegin(t *testing.T) {
+	for name, nest := range map[string]func(a, fails, b onefill.Observer) onefill.Observer{
+		"flat": func(a, fails, b onefill.Observer) onefill.Observer { return onefill.Observers(a, fails, b) },
+		"nested": func(a, fails, b onefill.Observer) onefill.Observer {
+			return onefill.Observers(onefill.Observers(a, fails), b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var log bytes.Buffer
+				var order []string
+				var inside any
+				before, behind := &recorder{}, &tracing{name: "b", order: &order}
+				c := newCache(t, options{Name: "test", Observer: nest(before, badTracer{true}, behind), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+					Load: func(ctx context.Context, _ string) (string, error) {
+						inside = fmt.Sprint(ctx.Value(loadKey{}), ctx.Value(nameKey("b")))
+						return "v1", nil
+					}})
+				get(t, c, "k", "v1")
+				synctest.Wait()
+				traces := slices.Concat(before.of("wait"), before.of("load"))
+				if len(traces) != 2 {
+					t.Fatalf("%d have begun", len(traces))
+				}
+				for _, tr := range traces {
+					if tr.ended != 1 {
+						t.Errorf("the %s was ended %d times", tr.what, tr.ended)
+					}
+				}
+				if got := fmt.Sprint(order); got != "[b -b]" || inside != "inside b" && inside != "insideb" {
+					t.Errorf("behind it: %s, the loader's context has %q", got, inside)
+				}
+				if got := log.String(); strings.Count(got, "when it began") != 2 || !strings.Contains(got, "TraceWait") || !strings.Contains(got, "TraceLoad") {
+					t.Errorf("the log: %s", got)
+				}
+			})
+		})
+	}
 }
 
 type nameKey string

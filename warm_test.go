@@ -123,7 +123,7 @@ func TestGetManyRoundTrips(t *testing.T) {
 		warm, cold time.Duration
 	}{
 		{memstore.Options{}, 1, 3},
-		{memstore.Options{AcquireReads: true, NoPush: true}, 1, 2},
+		{memstore.Options{AcquireReads: true, NoPush: true}, 1, 3},
 	} {
 		bubble(t, func(t *testing.T) {
 			st := memstore.New(c.st)

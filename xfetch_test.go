@@ -24,7 +24,7 @@ func TestEarlyRefreshFollowsTheFormula(t *testing.T) {
 	for _, beta := range []float64{1, 2, 4} {
 		c := &Cache[string, string]{opts: Options[string, string]{EarlyRefresh: beta}}
 		expiry := int64(time.Hour)
-		e := &local.Entry[string]{Soft: expiry, Fresh: expiry, Trusted: expiry, Cost: uint32(cost.Microseconds())}
+		e := &local.Entry[string]{Soft: expiry, Trusted: expiry, Cost: uint32(cost.Microseconds())}
 		refreshes, hardMisses := 0, 0
 		for range groups {
 			now, done := expiry-int64(12*beta*float64(cost)), int64(math.MaxInt64)
@@ -54,7 +54,7 @@ func TestEarlyRefreshAloneIsNoSingleFlight(t *testing.T) {
 	const cost, groups = 100 * time.Millisecond, 20000
 	c := &Cache[string, string]{opts: Options[string, string]{EarlyRefresh: 1}}
 	expiry := int64(time.Hour)
-	e := &local.Entry[string]{Soft: expiry, Fresh: expiry, Trusted: expiry, Cost: uint32(cost.Microseconds())}
+	e := &local.Entry[string]{Soft: expiry, Trusted: expiry, Cost: uint32(cost.Microseconds())}
 	misses := 0
 	for range groups {
 		now := expiry - int64(15*cost)

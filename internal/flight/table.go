@@ -69,6 +69,7 @@ type Flight[R any] struct {
 	result  R             // written before done is closed, read after
 	until   atomic.Int64  // the latest moment for which anybody waits
 	born    int64
+	shard   *shard[R] // of the key
 	key     *key[R]
 	voids   uint64 // of the key, when the flight began
 	waiting bool   // guarded by the shard's lock: waits for somebody else's load
@@ -154,7 +155,7 @@ func (t *Table[R]) Join(k string, call Call[R]) (f *Flight[R], leads bool) {
 		ks.current.callers++
 		return ks.current, false
 	}
-	f = s.hold(k, call.Room).begin(k, call.Now)
+	f = s.begin(k, s.hold(k, call.Room), call.Now)
 	f.Background, f.callers = call.Background, 1
 	if call.Interim != nil {
 		f.Interim = call.Interim()
@@ -171,12 +172,12 @@ func (f *Flight[R]) joinable(call *Call[R]) bool {
 }
 
 // begin makes the flight that can be joined from now on. The lock is held.
-func (ks *key[R]) begin(k string, now int64) *Flight[R] {
+func (s *shard[R]) begin(k string, ks *key[R], now int64) *Flight[R] {
 	f := ks.spare
 	if ks.spare = nil; f == nil {
 		f = &Flight[R]{}
 	}
-	f.ID, f.Key, f.born, f.key, f.voids = lastID.Add(1), k, now, ks, ks.voids
+	f.ID, f.Key, f.born, f.shard, f.key, f.voids = lastID.Add(1), k, now, s, ks, ks.voids
 	ks.current = f
 	return f
 }
@@ -204,7 +205,7 @@ func (f *Flight[R]) open() {
 // Open readies the flight for Done: its leader calls it before it waits itself. A
 // leader that lands the flight without having waited needs no channel.
 func (t *Table[R]) Open(f *Flight[R]) {
-	s := t.shard(f.Key)
+	s := f.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.open()
@@ -227,7 +228,7 @@ func (f *Flight[R]) Result() R { return f.result }
 // does it carries no data, and pushes leave it in the table. It is set when the
 // store has said "held", and cleared before the store is asked again.
 func (t *Table[R]) SetWaiting(f *Flight[R], waiting bool) {
-	s := t.shard(f.Key)
+	s := f.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.waiting = waiting
@@ -235,7 +236,7 @@ func (t *Table[R]) SetWaiting(f *Flight[R], waiting bool) {
 
 // Leave takes the flight out of the table before it lands, so that Until is final.
 func (t *Table[R]) Leave(f *Flight[R]) {
-	s := t.shard(f.Key)
+	s := f.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.key.current == f {
@@ -252,7 +253,7 @@ func (t *Table[R]) Leave(f *Flight[R]) {
 // refresh follows in the same step, with that interim, and the caller must run and
 // Land it: nobody comes in between who would neither find the value nor the refresh.
 func (t *Table[R]) Land(f *Flight[R], result R, publish func(), interim *R) (next *Flight[R]) {
-	s := t.shard(f.Key)
+	s := f.shard
 	s.mu.Lock()
 	f.result = result
 	if publish != nil && f.voids == f.key.voids {
@@ -262,7 +263,7 @@ func (t *Table[R]) Land(f *Flight[R], result R, publish func(), interim *R) (nex
 		f.key.current = nil
 		if interim != nil {
 			s.hold(f.Key, nil)
-			next = f.key.begin(f.Key, t.now())
+			next = s.begin(f.Key, f.key, t.now())
 			next.Interim, next.Background = interim, true
 			next.until.Store(f.Until())
 		}

@@ -8,6 +8,10 @@
 // or not. A stripe is shared by a few keys; an entry that is dropped because of
 // its neighbour costs a look at the store, and nothing else, since only caches
 // with a store hear pushes. Drops by this process's own writes are exact.
+//
+// Moments are this package's business, not otter's: its expiry would cost a hit a second
+// reading of the clock, and an entry 24 bytes. What has expired is dropped by a sweep (see
+// sweep.go), which is what otter's timer wheel would be for.
 package local
 
 import (
@@ -19,17 +23,17 @@ import (
 	"github.com/maypok86/otter/v2"
 )
 
-// Entry is what local holds of a key. It is immutable once it is stored. Moments
-// are those of the cache's clock.
+// Entry is what local holds of a key. It is immutable once it is stored, and callers share
+// it. Moments are those of the cache's clock.
 type Entry[V any] struct {
+	// What a hit looks at comes first: a cache line, if the value is small.
 	Value   V
-	Created int64 // Unix microseconds
-	Fresh   int64 // served without a question until then: the earlier of Soft and Trusted
 	Soft    int64 // the value's soft expiry
 	Trusted int64 // the end of Local.TTL: until then an invalidation elsewhere may go unnoticed
 	Rare    *Rare // nil for an ordinary value
 	Stamp   Stamp
 	Cost    uint32 // of the load, microseconds
+	Created int64  // Unix microseconds
 }
 
 // Rare is what few entries have.
@@ -63,6 +67,10 @@ func (e *Entry[V]) IsValue() bool { return e.Rare == nil || !e.Rare.Absent && !e
 func (e *Entry[V]) Plain() bool {
 	return e.Rare == nil || !e.Rare.Absent && !e.Rare.NotFound && e.Rare.Failure == nil
 }
+
+// Fresh says whether the entry needs no question at that moment: neither its soft expiry nor
+// the end of Local.TTL has come.
+func (e *Entry[V]) Fresh(now int64) bool { return now < e.Soft && now < e.Trusted }
 
 // FailureAt is the failure that is remembered at that moment for those who ask, or nil.
 func (e *Entry[V]) FailureAt(now int64) error {
@@ -118,24 +126,16 @@ type Stamp struct {
 // Cache is the in-process cache. The zero value of entries' windows is the
 // caller's business; Cache decides only whether a stamp is current.
 type Cache[K comparable, V any] struct {
-	otter   *otter.Cache[K, Entry[V]] // nil: nothing is kept
-	clock   clock
-	most    int64         // weight, 0 where entries are counted
-	grace   time.Duration // how long entries are kept after their soft expiry
+	otter   *otter.Cache[K, *Entry[V]] // nil: nothing is kept
+	base    time.Time                  // of the clock
+	most    int64                      // weight, 0 where entries are counted
+	grace   time.Duration              // how long entries are kept after their soft expiry
 	seed    maphash.Seed
 	stripes []atomic.Uint32
 	breaks  atomic.Uint32 // raised when pushes may have been missed
 	floor   atomic.Uint32 // entries from before this break are gone for good
+	sweeper sweeper
 }
-
-// clock is monotonic and as cheap as the runtime's: one reading a Get.
-type clock struct{ base time.Time }
-
-func (c clock) NowNano() int64 { return int64(time.Since(c.base)) }
-
-// Tick gives otter no ticks: expired entries go when they are read, replaced or
-// evicted, and a cache needs no goroutine.
-func (c clock) Tick(time.Duration) <-chan time.Time { return nil }
 
 const maxStripes = 1 << 18
 
@@ -154,12 +154,13 @@ type Options struct {
 // New returns an empty cache.
 func New[K comparable, V any](o Options) *Cache[K, V] {
 	c := &Cache[K, V]{
-		clock:   clock{time.Now().Add(-time.Hour)}, // so that no moment is 0 or negative
+		base:    time.Now().Add(-time.Hour), // so that no moment is 0 or negative
 		grace:   o.Grace,
 		most:    o.MaxWeight,
 		seed:    maphash.MakeSeed(),
 		stripes: make([]atomic.Uint32, 1),
 	}
+	c.sweeper.left.Store(sweepAfter)
 	if o.Shared {
 		n := 256
 		for n < 4*o.entries() && n < maxStripes {
@@ -170,17 +171,11 @@ func New[K comparable, V any](o Options) *Cache[K, V] {
 	if o.MaxEntries == 0 && o.MaxWeight == 0 {
 		return c
 	}
-	oo := &otter.Options[K, Entry[V]]{
-		MaximumSize: o.MaxEntries,
-		Clock:       c.clock,
-		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[K, Entry[V]]) time.Duration {
-			return max(c.end(&e.Value)-time.Duration(c.clock.NowNano()), 1)
-		}),
-	}
+	oo := &otter.Options[K, *Entry[V]]{MaximumSize: o.MaxEntries}
 	if o.MaxWeight > 0 {
 		oo.MaximumSize, oo.MaximumWeight = 0, uint64(o.MaxWeight)
 		// It runs under a lock of otter's: the entry was weighed before.
-		oo.Weigher = func(_ K, e Entry[V]) uint32 { return max(e.Weight(), 1) }
+		oo.Weigher = func(_ K, e *Entry[V]) uint32 { return max(e.Weight(), 1) }
 	}
 	c.otter = otter.Must(oo)
 	return c
@@ -193,12 +188,12 @@ func (o *Options) entries() int {
 }
 
 // end is the moment after which no option allows to serve the entry.
-func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
+func (c *Cache[K, V]) end(e *Entry[V]) int64 {
 	end := int64(0)
 	switch {
 	case !e.Has():
 	case c.grace == 0:
-		end = e.Fresh
+		end = min(e.Soft, e.Trusted)
 	case e.Soft > math.MaxInt64-int64(c.grace):
 		return math.MaxInt64
 	default:
@@ -207,68 +202,61 @@ func (c *Cache[K, V]) end(e *Entry[V]) time.Duration {
 	if e.Rare != nil {
 		end = max(end, e.Rare.FailedUntil, e.Rare.CountedUntil)
 	}
-	return time.Duration(end)
+	return end
 }
 
 // At is a moment on the cache's clock.
-func (c *Cache[K, V]) At(t time.Time) int64 { return int64(t.Sub(c.clock.base)) }
+func (c *Cache[K, V]) At(t time.Time) int64 { return int64(t.Sub(c.base)) }
 
-// Now is the moment on the cache's clock.
-func (c *Cache[K, V]) Now() int64 { return c.clock.NowNano() }
+// Now is the moment on the cache's clock, which is the runtime's monotonic one.
+func (c *Cache[K, V]) Now() int64 { return int64(time.Since(c.base)) }
 
-// Hit returns the value of k if it is fresh, current and [Entry.Plain]: the hot
-// path. It reads the clock once and allocates nothing.
-func (c *Cache[K, V]) Hit(k K) (v V, ok bool) {
-	if c.otter == nil || c.grace != 0 {
-		return c.hitWithin(k)
-	}
-	e, ok := c.otter.GetIfPresent(k) // what otter still has is fresh: see end
-	if !ok || !c.Current(e.Stamp) || e.Rare != nil && !(e.Plain() && c.CurrentEntry(&e)) {
-		return v, false
-	}
-	return e.Value, true
+// Sight is what a look at a key has found.
+type Sight[V any] struct {
+	// Entry is what is kept of the key, or nil. [Cache.Kept] says what it is good for.
+	Entry *Entry[V]
+	// At is when the look began; to read the clock after it would be to wait for it.
+	At int64
 }
 
-// hitWithin is Hit where otter keeps what is stale. It is apart, as both need much stack:
-// in a herd each goroutine comes by here, and grows its own.
-//
-//go:noinline
-func (c *Cache[K, V]) hitWithin(k K) (v V, ok bool) {
+// Look is the hot path: it reads the clock once and allocates nothing. It is a hit if the
+// entry can be served and nothing else is to be done: a value, fresh and current, after which
+// no load has failed.
+func (c *Cache[K, V]) Look(k K) (s Sight[V], hit bool) {
+	s.At = c.Now()
 	if c.otter == nil {
-		return v, false
+		return s, false
 	}
-	e, ok := c.otter.GetEntry(k)
-	if !ok || e.SnapshotAtNano >= e.Value.Fresh || !e.Value.Plain() || !c.CurrentEntry(&e.Value) {
-		return v, false
-	}
-	return e.Value.Value, true
+	s.Entry, _ = c.otter.GetIfPresent(k)
+	e := s.Entry
+	return s, e != nil && e.Fresh(s.At) && c.Current(e.Stamp) && (e.Rare == nil || e.Plain() && c.CurrentEntry(e))
 }
 
-// Get returns the entry of k, unless it may not be served in any case, and the
-// moment at which it was looked at. It is current if no push and no break of the
-// connection has come since before it was read; an entry that is not current
-// may be old, and only StaleFor and StaleOnError can allow to serve it.
-func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
-	if c.otter == nil {
-		return nil, c.clock.NowNano(), false
+// Kept returns an entry, unless it may not be served in any case. It is current if no push
+// and no break of the connection has come since before it was read; an entry that is not
+// current may be old, and only StaleFor and StaleOnError can allow to serve it.
+func (c *Cache[K, V]) Kept(e *Entry[V], now int64) (kept *Entry[V], current bool) {
+	if e == nil || now >= c.end(e) {
+		return nil, false
 	}
-	oe, ok := c.otter.GetEntry(k)
-	if !ok {
-		return nil, c.clock.NowNano(), false
-	}
-	now = oe.SnapshotAtNano
-	there, current := c.holds(oe.Value.Stamp)
-	if oe.Value.Rare != nil {
-		for _, s := range oe.Value.Rare.Tags {
+	there, current := c.holds(e.Stamp)
+	if e.Rare != nil {
+		for _, s := range e.Rare.Tags {
 			still, now := c.holds(s)
 			there, current = there && still, current && now
 		}
 	}
 	if !there {
-		return nil, now, false
+		return nil, false
 	}
-	found := oe.Value // a copy, so that a miss allocates nothing
-	return &found, now, current
+	return e, current
+}
+
+// Get is [Cache.Look] and [Cache.Kept], for those who want to know more than whether it is a hit.
+func (c *Cache[K, V]) Get(k K) (e *Entry[V], now int64, current bool) {
+	s, _ := c.Look(k)
+	e, current = c.Kept(s.Entry, s.At)
+	return e, s.At, current
 }
 
 // holds says whether what was read under the stamp may be there still, and whether it is
@@ -326,9 +314,13 @@ func (c *Cache[K, V]) Put(k K, e *Entry[V]) {
 	case c.most > 0 && int64(e.Weight()) > c.most: // it would drive everything else out
 		c.otter.Invalidate(k)
 	default:
-		c.otter.Set(k, *e)
+		c.otter.Set(k, e)
+		c.maySweep()
 	}
 }
+
+// Keeps says whether anything is kept at all.
+func (c *Cache[K, V]) Keeps() bool { return c.otter != nil }
 
 // Drop removes the entry of k: this process's own writes do.
 func (c *Cache[K, V]) Drop(k K) {
@@ -370,6 +362,7 @@ func (c *Cache[K, V]) Weight() uint64 {
 // Close frees what the cache holds.
 func (c *Cache[K, V]) Close() {
 	if c.otter != nil {
+		c.sweeper.stop()
 		c.otter.InvalidateAll()
 		c.otter.StopAllGoroutines()
 	}

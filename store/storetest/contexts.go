@@ -35,6 +35,9 @@ func (c *check) operations(p *peer) []operation {
 		{"Renew", func(ctx context.Context) error { _, err := renew.Renew(ctx, long); return err }},
 		{"Release", func(ctx context.Context) error { _, err := release.Release(ctx); return err }},
 	}
+	if m, ok := p.Session.(store.ManyReader); ok {
+		ops = append(ops, operation{"GetMany", func(ctx context.Context) error { _, err := m.GetMany(ctx, []string{"op many"}); return err }})
+	}
 	if t, ok := p.Session.(store.Tagger); ok {
 		ops = append(ops, []operation{
 			{"Epoch", func(ctx context.Context) error { _, err := t.Epoch(ctx); return err }},

@@ -45,6 +45,48 @@ var readingMany = []test{
 			c.release(c.b.wins(key, long, nil))
 		}
 	}},
+	{"GetManySeesWhatWasWritten", func(c *check) {
+		// By others, since the read before: a new value, none, an older soft expiry.
+		many, keys := c.manyReader(4)
+		old, fresh := c.value("old"), c.value("fresh")
+		for _, key := range keys {
+			c.b.set(key, old, long)
+		}
+		read := func(when string, want ...[]byte) {
+			items, err := many.GetMany(c.ctx(), keys)
+			if err != nil || len(items) != len(keys) {
+				c.Fatalf("%s: %d items, %v", when, len(items), err)
+			}
+			for i, item := range items {
+				if item.Found != (want[i] != nil) || !bytes.Equal(item.Data, want[i]) {
+					c.Errorf("%s: %s = %q, %t, want %q", when, keys[i], item.Data, item.Found, want[i])
+				}
+			}
+		}
+		read("at first", old, old, old, old)
+		c.b.set(keys[0], fresh, long)
+		c.b.invalidate(keys[1])
+		c.b.expire(keys[2])
+		read("after a Set, an Invalidate and an Expire", fresh, nil, c.b.get(keys[2]).Data, old)
+	}},
+	{"GetManyAmongForeignTypes", func(c *check) {
+		// One key of another type keeps nobody from the others; it may be found or not.
+		c.needs(c.h.PutForeignType != nil, "the harness has no PutForeignType")
+		many, keys := c.manyReader(3)
+		data := c.value("v")
+		c.b.set(keys[0], data, long)
+		c.h.PutForeignType(c, c.name, keys[1])
+		items, err := many.GetMany(c.ctx(), keys)
+		if err != nil || len(items) != len(keys) {
+			c.Fatalf("GetMany = %d items, %v", len(items), err)
+		}
+		if !items[0].Found || !bytes.Equal(items[0].Data, data) || items[2].Found {
+			c.Errorf("the others are %v and %v", items[0], items[2])
+		}
+		if _, err := store.Decode(items[1].Data); err == nil {
+			c.Errorf("what is of another type is taken for a value: %q", items[1].Data)
+		}
+	}},
 	{"GetManyIsTold", func(c *check) {
 		// Of the next change of each key, whether it was there or not.
 		c.needsPush()

@@ -80,9 +80,9 @@ func TestSimulationIsTheLocalCache(t *testing.T) {
 		never := c.Now() + int64(time.Hour)
 		misses := 0
 		for _, k := range tr.refs {
-			if _, ok := c.Hit(k); !ok {
+			if _, hit := c.Look(k); !hit {
 				misses++
-				e := &local.Entry[struct{}]{Fresh: never, Soft: never, Trusted: never, Rare: &local.Rare{Weight: uint32(tr.size(k))}}
+				e := &local.Entry[struct{}]{Soft: never, Trusted: never, Rare: &local.Rare{Weight: uint32(tr.size(k))}}
 				c.Put(k, e)
 			}
 			runtime.Gosched()
