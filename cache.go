@@ -139,6 +139,7 @@ func (c *Cache[K, V]) attach() error {
 	c.remote = newRemote(c.opts.StoreTimeout, c)
 	session, err := c.opts.Store.Attach(ctx, store.Config{
 		Name:      c.opts.Name,
+		Owner:     c.opts.Owner,
 		Grace:     c.opts.grace(),
 		AllowDown: c.opts.AllowStoreDown,
 		Events:    store.Events{Changed: c.changed, Lost: c.lost, Replaced: c.replaced, Voided: c.voided, Raised: c.raised},

@@ -7,12 +7,13 @@ import (
 	"github.com/onefill/onefill/store"
 )
 
-// The arithmetic of times to live, for its own tests.
+// The arithmetic of times to live, and the default of Options.Owner, for their own tests.
 var (
 	EarlyBy   = earlyBy
 	Jittered  = jittered
 	After     = after
 	WallAfter = wallAfter
+	OwnerOf   = ownerOf
 )
 
 // Features are those of the cache's store.

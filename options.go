@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/onefill/onefill/bus"
@@ -48,6 +50,12 @@ type Options[K comparable, V any] struct {
 	// of the same name on the same store share their entries. Needed with a Store:
 	// printable ASCII without space, colon and braces, at most 128 bytes.
 	Name string
+
+	// Owner is who this process is to people who look at a lease of it in the store, with
+	// `onefill inspect`: printable ASCII without space, at most 64 bytes. It decides nothing, so
+	// several processes may have the same. Default: the host's name, a colon and the
+	// process ID.
+	Owner string
 
 	// Load asks the origin for one key. It returns ErrNotFound if the row does not
 	// exist; an ErrNotFound that it got from another cache and passes on means the
@@ -339,6 +347,9 @@ func (o *Options[K, V]) validateStore() (errs []error) {
 	if err := store.ValidName(o.Name); err != nil {
 		errs = append(errs, fmt.Errorf("Name, which is needed with a Store: %w", err))
 	}
+	if err := store.ValidOwner(o.Owner); err != nil {
+		errs = append(errs, fmt.Errorf("Owner: %w", err))
+	}
 	return errs
 }
 
@@ -362,6 +373,10 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	}
 	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValueBytes)
 	o.Tags = o.Tags || o.TagsOf != nil
+	if o.Owner == "" && o.Store != nil {
+		host, _ := os.Hostname() // who has no name is known by its process ID
+		o.Owner = ownerOf(host, os.Getpid())
+	}
 	if o.Local.MaxBytes == 0 {
 		o.Local.MaxEntries = or(o.Local.MaxEntries, DefaultMaxEntries)
 	}
@@ -378,6 +393,19 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 		o.Logger = slog.Default()
 	}
 	return o
+}
+
+// ownerOf is the default of Options.Owner. What no owner may hold is replaced, and what is
+// too much of a host's name cut off.
+func ownerOf(host string, pid int) string {
+	id := ":" + strconv.Itoa(pid)
+	b := []byte(host[:min(len(host), store.MaxOwnerBytes-len(id))])
+	for i, c := range b {
+		if c <= ' ' || c > '~' {
+			b[i] = '-'
+		}
+	}
+	return string(b) + id
 }
 
 // entryOverhead is what an entry of local takes beside its key and value, about.

@@ -1,8 +1,10 @@
 package onefill_test
 
 import (
+	"context"
 	"errors"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,8 +45,10 @@ func TestBadOptions(t *testing.T) {
 		"Name, which is needed with a Store: the name is empty": func(o *options) { o.Store = st },
 		`"a b" holds ' '`: func(o *options) { o.Store, o.Name = st, "a b" },
 		"129 bytes":       func(o *options) { o.Store, o.Name = st, strings.Repeat("n", 129) },
-		"Local.Off":       func(o *options) { o.Local.Off = true },
-		"AllowStoreDown":  func(o *options) { o.AllowStoreDown = true },
+		`Owner: the owner "web 3" holds ' ' at byte 3`:   func(o *options) { o.Store, o.Name, o.Owner = st, "test", "web 3" },
+		"Owner: the owner has 65 bytes":                  func(o *options) { o.Store, o.Name, o.Owner = st, "test", strings.Repeat("o", 65) },
+		"Local.Off":                                      func(o *options) { o.Local.Off = true },
+		"AllowStoreDown":                                 func(o *options) { o.AllowStoreDown = true },
 		"MaxLoadsDegraded (5) is more than MaxLoads (4)": func(o *options) { o.MaxLoads, o.MaxLoadsDegraded = 4, 5 },
 	} {
 		o := options{Load: newOrigin("v", 0).load}
@@ -159,4 +163,46 @@ func TestNoKeys(t *testing.T) {
 			t.Errorf("GetMany of nothing: %v, %v", m, err)
 		}
 	})
+}
+
+// Whoever inspects a key that is being loaded is told which process loads it: by default
+// host and process ID, else what the options say.
+func TestOwner(t *testing.T) {
+	host, err := os.Hostname()
+	must(t, err)
+	for owner, want := range map[string]string{"": onefill.OwnerOf(host, os.Getpid()), "web-3": "web-3"} {
+		st := memstore.New()
+		began, goOn := make(chan struct{}), make(chan struct{})
+		c := newCache(t, options{Name: "test", Store: st, Owner: owner, Load: func(context.Context, string) (string, error) {
+			close(began)
+			<-goOn
+			return "v", nil
+		}})
+		looker, err := st.Attach(bg, store.Config{Name: "test"})
+		must(t, err)
+		got := make(chan error, 1)
+		go func() { _, err := c.Get(bg, "k"); got <- err }()
+		<-began
+		if h, err := looker.(store.Inspector).Inspect(bg, "k"); err != nil || h.Lease.Owner != want {
+			t.Errorf("Owner %q: %+v, %v, want it held by %q", owner, h.Lease, err, want)
+		}
+		close(goOn)
+		must(t, <-got)
+		if h, err := looker.(store.Inspector).Inspect(bg, "k"); err != nil || h.Lease != (store.LeaseInfo{}) {
+			t.Errorf("after the load: %+v, %v", h.Lease, err)
+		}
+		looker.Close()
+	}
+}
+
+// Whatever the host is called, the default is an owner that every store takes, and ends in
+// the process ID.
+func TestDefaultOwner(t *testing.T) {
+	long := strings.Repeat("h", 300)
+	for host, want := range map[string]string{"web-3": "web-3:4711", "": ":4711", "a b\x00ä\x7f": "a-b----:4711", long: long[:59] + ":4711"} {
+		got := onefill.OwnerOf(host, 4711)
+		if err := store.ValidOwner(got); err != nil || got != want {
+			t.Errorf("of %q: %q, %v, want %q", host, got, err, want)
+		}
+	}
 }

@@ -505,6 +505,10 @@ func TestCluster(t *testing.T) {
 			if a.Features().Push != push {
 				t.Fatalf("push %v", a.Features().Push)
 			}
+			// A node that has met no other does not know its address, and says ":6379".
+			if got := serverOf(a, "k0"); got != server.Addr() {
+				t.Errorf("the server of a key is %q, expected %q", got, server.Addr())
+			}
 			var keys []string
 			for i := range 50 {
 				key := fmt.Sprint("k", i)

@@ -120,7 +120,9 @@ func readClaim(raw string, ms int64) (l store.LeaseInfo, f store.FailureInfo) {
 	case strings.HasPrefix(raw, "t") && len(raw) >= claimBytes:
 		l.Token = store.Token([]byte(raw[1:17]))
 		l.ID, l.Try, l.Left = l.Token.String(), binary.BigEndian.Uint32([]byte(raw[17:claimBytes])), leftOf(ms)
-		if left, record, ok := cutRecord(raw[claimBytes:]); ok {
+		owner, rest := cutOwner(raw[claimBytes:])
+		l.Owner = owner
+		if left, record, ok := cutRecord(rest); ok {
 			f = store.FailureInfo{Record: record, Left: leftOf(left)}
 		}
 	case strings.HasPrefix(raw, "f"):
@@ -132,6 +134,18 @@ func readClaim(raw string, ms int64) (l store.LeaseInfo, f store.FailureInfo) {
 		}
 	}
 	return l, f
+}
+
+// cutOwner reads the owner of a lease, "" where there is none or a stranger has written
+// what no terminal should get, and what is behind it.
+func cutOwner(text string) (owner, rest string) {
+	if field, rest, ok := strings.Cut(text, " "); ok && strings.HasPrefix(field, "@") {
+		if owner = field[1:]; store.ValidOwner(owner) != nil {
+			owner = ""
+		}
+		return owner, rest
+	}
+	return "", text
 }
 
 // cutRecord reads a time and the record of a failure behind it.

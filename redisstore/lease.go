@@ -27,6 +27,15 @@ func claim(req store.Request) string {
 	return string(binary.BigEndian.AppendUint32(b, req.Try))
 }
 
+// ownerField is what a lease's key holds of its owner, behind the claim: it has an end of
+// its own, so that it can be told from what follows.
+func ownerField(owner string) string {
+	if owner == "" {
+		return ""
+	}
+	return "@" + owner + " "
+}
+
 // lease implements store.Lease.
 type lease struct {
 	session      *session

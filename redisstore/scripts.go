@@ -15,6 +15,8 @@ var (
 	newerLua string
 	//go:embed scripts/numbers.lua
 	numbersLua string
+	//go:embed scripts/behind.lua
+	behindLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
 	//go:embed scripts/fill.lua
@@ -65,6 +67,7 @@ type script struct{ text, sha string }
 func newScript(text string) *script {
 	text = strings.Replace(text, "--include newer\n", newerLua, 1)
 	text = strings.Replace(text, "--include numbers\n", numbersLua, 1)
+	text = strings.Replace(text, "--include behind\n", behindLua, 1)
 	sum := sha1.Sum([]byte(text)) // the hash that Redis names scripts by
 	return &script{text: text, sha: hex.EncodeToString(sum[:])}
 }

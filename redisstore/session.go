@@ -21,6 +21,7 @@ type session struct {
 	store  *Store
 	name   string
 	prefix string // "of:{name:"
+	owner  string // as a lease's key has it: see ownerField
 	events store.Events
 	closed atomic.Bool
 }
@@ -146,7 +147,7 @@ func (s *session) acquire(ctx context.Context, c *conn, key, value string, req s
 	reply, err := s.store.run(ctx, c, call{
 		script: acquireScript,
 		keys:   []string{l.value, l.lease},
-		args:   []string{l.claim, millis(req.TTL), seen, markBytes},
+		args:   []string{l.claim, millis(req.TTL), seen, markBytes, s.owner},
 	}).ToArray()
 	if err != nil {
 		return store.Answer{}, err

@@ -68,10 +68,12 @@ func (s *Store) service() string {
 // reached or is not ready is no error; a wrong password, missing rights or a port
 // that speaks another protocol are.
 func (s *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, error) {
-	if err := store.ValidName(cfg.Name); err != nil {
-		return nil, &store.Error{Service: s.service(), Addr: s.link.addr(), Op: "attach", Err: err}
+	for _, err := range []error{store.ValidName(cfg.Name), store.ValidOwner(cfg.Owner)} {
+		if err != nil {
+			return nil, &store.Error{Service: s.service(), Addr: s.link.addr(), Op: "attach", Err: err}
+		}
 	}
-	sess := &session{store: s, name: cfg.Name, prefix: sessionPrefix(cfg.Name), events: cfg.Events}
+	sess := &session{store: s, name: cfg.Name, prefix: sessionPrefix(cfg.Name), owner: ownerField(cfg.Owner), events: cfg.Events}
 	s.enlist(sess)
 	if err := s.probe(ctx, sess); err != nil {
 		if !cfg.AllowDown || !unreachable(err) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,8 +53,8 @@ func (s *Store) explore(client rueidis.Client, watch *lookout) *survey {
 	v.stop = sync.OnceFunc(func() { close(v.end) })
 	answered := make(chan struct{}, 1)
 	var refused atomic.Bool
-	v.each(nodeTimeout, client.Nodes(), func(ctx context.Context, node rueidis.Client) {
-		nodes, err := v.ask(ctx, node)
+	v.each(nodeTimeout, client.Nodes(), func(ctx context.Context, addr string, node rueidis.Client) {
+		nodes, err := v.ask(ctx, addr, node)
 		if _, no := asRefusal(err); no {
 			refused.Store(true)
 		} else if err != nil {
@@ -78,11 +79,11 @@ func (s *Store) explore(client rueidis.Client, watch *lookout) *survey {
 
 // each does something with every node at the same time, and waits for all of them, or for
 // enough, but not longer than the limit.
-func (v *survey) each(limit time.Duration, nodes map[string]rueidis.Client, do func(context.Context, rueidis.Client), enough <-chan struct{}) {
+func (v *survey) each(limit time.Duration, nodes map[string]rueidis.Client, do func(ctx context.Context, addr string, node rueidis.Client), enough <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	var all sync.WaitGroup
-	for _, node := range nodes {
-		all.Go(func() { do(ctx, node) })
+	for addr, node := range nodes {
+		all.Go(func() { do(ctx, addr, node) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -144,7 +145,8 @@ func (v *survey) askOne(turn int) {
 	slices.Sort(addrs)
 	ctx, cancel := context.WithTimeout(context.Background(), surveyEvery)
 	defer cancel()
-	seen, err := v.ask(ctx, nodes[addrs[turn%len(addrs)]])
+	addr := addrs[turn%len(addrs)]
+	seen, err := v.ask(ctx, addr, nodes[addr])
 	if err != nil {
 		v.hurry()
 		return
@@ -166,8 +168,8 @@ func (v *survey) primaries() map[string]rueidis.Client {
 // askAll asks all nodes, and greets those that have slots, so that a store hears soon of one
 // that has been replaced, also if nobody asks it anything.
 func (v *survey) askAll() {
-	v.each(surveyEvery, v.client.Nodes(), func(ctx context.Context, node rueidis.Client) {
-		nodes, err := v.ask(ctx, node)
+	v.each(surveyEvery, v.client.Nodes(), func(ctx context.Context, addr string, node rueidis.Client) {
+		nodes, err := v.ask(ctx, addr, node)
 		if err != nil {
 			return
 		}
@@ -178,8 +180,8 @@ func (v *survey) askAll() {
 	}, nil)
 }
 
-// ask asks one node for its view.
-func (v *survey) ask(ctx context.Context, node rueidis.Client) (nodes []clusterNode, err error) {
+// ask asks one node, at an address, for its view.
+func (v *survey) ask(ctx context.Context, addr string, node rueidis.Client) (nodes []clusterNode, err error) {
 	err = v.say(ctx, node, node.B().Arbitrary("CLUSTER", "NODES").Build(), func(reply rueidis.RedisResult) error {
 		text, err := reply.ToString()
 		if err != nil {
@@ -188,7 +190,18 @@ func (v *survey) ask(ctx context.Context, node rueidis.Client) (nodes []clusterN
 		nodes, err = readNodes(text)
 		return err
 	})
+	sayWhere(nodes, addr)
 	return nodes, err
+}
+
+// sayWhere fills in the address of a node that does not know its own: it hears of that from the others, and
+// that of a cluster of one node has none. addr is where it was asked.
+func sayWhere(nodes []clusterNode, addr string) {
+	for i := range nodes {
+		if nodes[i].myself && strings.HasPrefix(nodes[i].addr, ":") {
+			nodes[i].addr = addr
+		}
+	}
 }
 
 func (v *survey) greet(ctx context.Context, node rueidis.Client) error {

@@ -50,9 +50,30 @@ func ValidName(name string) error {
 		return fmt.Errorf("the name has %d bytes, at most 128 are allowed", len(name))
 	}
 	for i, r := range name {
-		if r <= ' ' || r > '~' || r == ':' || r == '{' || r == '}' {
+		if !visible(r) || r == ':' || r == '{' || r == '}' {
 			return fmt.Errorf("the name %q holds %q at byte %d; printable ASCII without space, colon and braces is allowed", name, r, i)
 		}
 	}
 	return nil
 }
+
+// MaxOwnerBytes is the length of the longest [Config.Owner].
+const MaxOwnerBytes = 64
+
+// ValidOwner says whether owner can be a [Config.Owner]: at most [MaxOwnerBytes] bytes of
+// printable ASCII without space, so that it can lie in a record behind others' fields, and
+// be shown on a terminal as it is. The empty one is valid.
+func ValidOwner(owner string) error {
+	if len(owner) > MaxOwnerBytes {
+		return fmt.Errorf("the owner has %d bytes, at most %d are allowed", len(owner), MaxOwnerBytes)
+	}
+	for i, r := range owner {
+		if !visible(r) {
+			return fmt.Errorf("the owner %q holds %q at byte %d; printable ASCII without space is allowed", owner, r, i)
+		}
+	}
+	return nil
+}
+
+// visible: ASCII, no space and no control byte.
+func visible(r rune) bool { return ' ' < r && r <= '~' }

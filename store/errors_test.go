@@ -47,6 +47,22 @@ func TestValidName(t *testing.T) {
 	}
 }
 
+func TestValidOwner(t *testing.T) {
+	for _, owner := range []string{"", "web-3:4711", "a", `~!@#$%^&*(){}"'\<>`, strings.Repeat("o", store.MaxOwnerBytes)} {
+		if err := store.ValidOwner(owner); err != nil {
+			t.Errorf("ValidOwner(%q): %v", owner, err)
+		}
+	}
+	for owner, says := range map[string]string{
+		strings.Repeat("o", store.MaxOwnerBytes+1): "65 bytes", "a b": "byte 1", "\x1b[2J": "byte 0", "a\x00": "byte 1", "a\n": "byte 1",
+		"\t": "byte 0", "a\x7f": "byte 1", "ä": "byte 0", "us\xffers": "byte 2",
+	} {
+		if err := store.ValidOwner(owner); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("ValidOwner(%q) = %v, want an error that says %q", owner, err, says)
+		}
+	}
+}
+
 func TestStateString(t *testing.T) {
 	for state, want := range map[store.State]string{store.Hit: "hit", store.Won: "won", store.Held: "held", store.Failed: "failed", 0: "invalid state", 9: "invalid state"} {
 		if got := state.String(); got != want {

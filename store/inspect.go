@@ -59,6 +59,10 @@ type LeaseInfo struct {
 	Token Token
 	// Try is the attempt of that flight which was granted it, 0 where it is not kept.
 	Try uint32
+	// Owner is the [Config.Owner] of the session that took it. It is "" if that had none, or
+	// was of a version that kept none; and where Token is zero, as there the server keeps
+	// neither.
+	Owner string
 	// Left is how long it lasts unless it is renewed.
 	Left time.Duration
 }

@@ -67,6 +67,10 @@ type Store interface {
 type Config struct {
 	// Name is the namespace of the cache's keys. See [ValidName].
 	Name string
+	// Owner is who holds the leases that are taken through the session, for people who ask
+	// an [Inspector] about a key. It decides nothing: whose lease it is, its token says.
+	// "" where that is to stay unknown. See [ValidOwner].
+	Owner string
 	// Grace is how long a value may be served after its soft expiry, by any of
 	// the cache's options; the physical TTLs given to the session include it.
 	Grace time.Duration

@@ -6,6 +6,7 @@
 -- ARGV[2] how long the lease lasts, ms
 -- ARGV[3] "" if the caller has seen no value, else "=" .. its first ARGV[4] bytes
 -- ARGV[4] length of a mark
+-- ARGV[5] owner of the caller: "@" .. printable bytes other than a space .. " ", or ""
 --
 -- Returns {1, value}           hit: a value that the caller has not seen
 --         {2}                  won
@@ -14,12 +15,14 @@
 --         {4, ms, record}      the last load failed; the record blocks for so long
 --
 -- The lease's key holds, with a deadline in both cases,
---   the claim, and behind it what the lease has been won over: nothing, or how long
---     the record of a failure had left, ms, ":" and the record;
+--   the claim, the owner, and behind it what the lease has been won over: nothing, or how
+--     long the record of a failure had left, ms, ":" and the record;
 --   "f", how long the record stays after it has stopped to block, ms, ":" and the record.
 --
 -- The GET of the lease comes after that of the value, and both keys are declared:
 -- a tracking connection is armed on both of them when the answer is 3 or 4.
+
+--include behind
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
@@ -52,7 +55,7 @@ if type(lease) == 'string' then
       return {3, ms}
     end
     mine = true
-    left, record = string.match(string.sub(lease, 22), '^(%d+):(.*)$')
+    left, record = behind(lease)
   elseif ms >= 0 and kind == 'f' then
     left, record = string.match(lease, '^f(%d+):(.*)$')
     if left and ms > tonumber(left) then
@@ -66,7 +69,7 @@ end
 -- which nothing can be done: the claim is not its own.
 if not (mine and later(lease)) then
   local over = record and left .. ':' .. record or ''
-  redis.call('SET', KEYS[2], ARGV[1] .. over, 'PX', ARGV[2])
+  redis.call('SET', KEYS[2], ARGV[1] .. ARGV[5] .. over, 'PX', ARGV[2])
 end
 if record then
   return {2, record}

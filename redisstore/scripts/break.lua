@@ -7,6 +7,8 @@
 --
 -- The record of the failure before the lease stays, as when it is released.
 
+--include behind
+
 local lease = redis.pcall('GET', KEYS[1])
 if type(lease) ~= 'string' or string.sub(lease, 1, 1) ~= 't' or #lease < 21 then
   return 0
@@ -14,7 +16,7 @@ end
 if redis.call('PTTL', KEYS[1]) < 0 or ARGV[1] ~= '' and string.sub(lease, 2, 17) ~= ARGV[1] then
   return 0
 end
-local left, record = string.match(string.sub(lease, 22), '^(%d+):(.*)$')
+local left, record = behind(lease)
 if not left or redis.pcall('SET', KEYS[1], 'f' .. left .. ':' .. record, 'PX', left).err then
   redis.call('DEL', KEYS[1])
 end

@@ -5,13 +5,15 @@
 --
 -- Returns 1 done, 0 refused: the lease is not the caller's.
 
+--include behind
+
 local lease = redis.pcall('GET', KEYS[1])
 if type(lease) ~= 'string' or string.sub(lease, 1, #ARGV[1]) ~= ARGV[1] then
   return 0
 end
 -- To release is no success: the record of the failure before this lease stays for as
 -- long as it had left when the lease was won. A full server forgets it.
-local left, record = string.match(string.sub(lease, #ARGV[1] + 1), '^(%d+):(.*)$')
+local left, record = behind(lease)
 if not left or redis.pcall('SET', KEYS[1], 'f' .. left .. ':' .. record, 'PX', left).err then
   redis.call('DEL', KEYS[1])
 end

@@ -28,6 +28,7 @@ type value struct {
 type claim struct {
 	kind  claimKind
 	owner owner     // of a lease
+	by    string    // of a lease: the session's Config.Owner, which decides nothing
 	until time.Time // zero: for ever
 }
 

@@ -38,7 +38,7 @@ func inspect(e *entry, now time.Time) store.Holding {
 	}
 	if e.claim.kind == leased {
 		owner := e.claim.owner
-		h.Lease = store.LeaseInfo{ID: owner.token.String(), Token: owner.token, Try: owner.try, Left: left(e.claim.until, now)}
+		h.Lease = store.LeaseInfo{ID: owner.token.String(), Token: owner.token, Try: owner.try, Owner: e.claim.by, Left: left(e.claim.until, now)}
 	}
 	if e.memory.found {
 		h.Failure = store.FailureInfo{Record: append([]byte{}, e.memory.record...), Left: left(e.memory.until, now)}

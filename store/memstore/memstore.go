@@ -107,7 +107,10 @@ func (st *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, e
 	if err := store.ValidName(cfg.Name); err != nil {
 		return nil, fail(OpAttach, err)
 	}
-	s := &session{st: st, name: cfg.Name, events: cfg.Events,
+	if err := store.ValidOwner(cfg.Owner); err != nil {
+		return nil, fail(OpAttach, err)
+	}
+	s := &session{st: st, name: cfg.Name, owner: cfg.Owner, events: cfg.Events,
 		armed: make(map[string]struct{}), watches: make(map[string]map[*watch]struct{})}
 	err := st.do(ctx, Op{Kind: OpAttach, Name: cfg.Name}, func(time.Time) {})
 	if err != nil && !(cfg.AllowDown && errors.Is(err, store.ErrUnavailable)) {

@@ -13,6 +13,7 @@ import (
 type session struct {
 	st     *Store
 	name   string
+	owner  string // Config.Owner
 	events store.Events
 
 	closed   bool
@@ -127,7 +128,7 @@ func (s *session) acquire(key string, req store.Request, now time.Time) store.An
 	// An attempt that comes behind a later one of its flight changes nothing, and the
 	// lease that it gets can do nothing: it is not the owner's.
 	if e.claim.kind != leased || e.claim.owner.try <= req.Try {
-		e.claim = claim{kind: leased, owner: mine, until: s.st.leaseDeadline(now, req.TTL)}
+		e.claim = claim{kind: leased, owner: mine, by: s.owner, until: s.st.leaseDeadline(now, req.TTL)}
 	}
 	return store.Answer{State: store.Won, Item: item, Lease: &lease{s: s, key: key, owner: mine},
 		Failure: bytes.Clone(e.memory.record)}

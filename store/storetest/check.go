@@ -26,8 +26,10 @@ type check struct {
 
 func newCheck(t *testing.T, h *Harness) *check {
 	c := &check{T: t, h: h, name: "storetest-" + rand.Text()}
-	c.a = c.peer(h.New(t))
-	c.b = c.peer(h.New(t))
+	// These two have an owner, and all others have none: whatever a test is about, that must
+	// make no difference.
+	c.a = c.owned(h.New(t), "web-1:4711")
+	c.b = c.owned(h.New(t), "5:down") // as if it were a number and a record
 	c.f = c.a.Features()
 	return c
 }
@@ -37,20 +39,32 @@ type peer struct {
 	store.Session
 	c     *check
 	store store.Store
+	owner string // Config.Owner
 	heard heard
 }
 
 // peer attaches a session under the test's name.
 func (c *check) peer(st store.Store) *peer {
 	c.Helper()
-	return c.peerNamed(st, c.name)
+	return c.attach(st, c.name, "")
+}
+
+// owned attaches a session of that owner.
+func (c *check) owned(st store.Store, owner string) *peer {
+	c.Helper()
+	return c.attach(st, c.name, owner)
 }
 
 func (c *check) peerNamed(st store.Store, name string) *peer {
 	c.Helper()
-	p := &peer{c: c, store: st}
+	return c.attach(st, name, "")
+}
+
+func (c *check) attach(st store.Store, name, owner string) *peer {
+	c.Helper()
+	p := &peer{c: c, store: st, owner: owner}
 	p.heard.news = make(chan struct{}, 1)
-	s, err := st.Attach(c.ctx(), store.Config{Name: name, Grace: time.Minute,
+	s, err := st.Attach(c.ctx(), store.Config{Name: name, Owner: owner, Grace: time.Minute,
 		Events: store.Events{Changed: p.heard.changed, Lost: p.heard.isLost, Voided: p.heard.tagVoided, Raised: p.heard.epochRaised}})
 	if err != nil {
 		c.Fatalf("Attach(%q): %v", name, err)

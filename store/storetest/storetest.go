@@ -85,7 +85,7 @@ func Run(t *testing.T, h Harness) {
 	for _, tt := range disturbing {
 		t.Run(tt.name, func(t *testing.T) { tt.run(newCheck(t, &h)) })
 	}
-	for _, ts := range [][]test{reading, leasing, trying, fencing, failing, remembering, watching, telling, expiring, versioning, contents, strangers, contexts, crowds, tags, inspecting, readingMany} {
+	for _, ts := range [][]test{reading, leasing, trying, fencing, failing, remembering, watching, telling, expiring, versioning, contents, strangers, contexts, crowds, tags, inspecting, owning, readingMany} {
 		for _, tt := range ts {
 			t.Run(tt.name, func(t *testing.T) {
 				t.Parallel()
