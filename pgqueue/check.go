@@ -26,7 +26,7 @@ func (q *Queue) Check(ctx context.Context) error {
 }
 
 func (q *Queue) checkServer(ctx context.Context) error {
-	results, err := q.exec(ctx, stmt{q.sql.check, []string{q.opts.schema}})
+	results, err := q.exec(ctx, stmt{sql: q.sql.check, args: []string{q.opts.schema}})
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (q *Queue) tooNew(have int) error {
 
 // version is that of the tables.
 func (q *Queue) version(ctx context.Context) (int, error) {
-	results, err := q.exec(ctx, stmt{q.sql.version, nil})
+	results, err := q.exec(ctx, stmt{sql: q.sql.version})
 	if err != nil {
 		return 0, err
 	}

@@ -108,7 +108,7 @@ func TestUnavailable(t *testing.T) {
 		t.Errorf("no such database: %v, which is an answer", err)
 	}
 	q := openedOn(t, server.URL()+"&statement_timeout=100ms", fresh())
-	if _, err := q.exec(t.Context(), stmt{"SELECT pg_sleep(10)", nil}); !unavailable(err) {
+	if _, err := q.exec(t.Context(), stmt{sql: "SELECT pg_sleep(10)"}); !unavailable(err) {
 		t.Errorf("statement_timeout: %v, which is no answer in time", err)
 	}
 	ok(t, q.Check(t.Context())) // the connection is as good as before

@@ -28,8 +28,8 @@ func (q *Queue) ListDead(ctx context.Context, query queue.DeadQuery) ([]queue.De
 	if page <= 0 || page > maxPage {
 		page = maxPage
 	}
-	results, err := q.exec(ctx, stmt{limited(q.sql.listDead, page),
-		[]string{cmp.Or(query.After, "0"), query.Kind, query.Key, query.ID, strconv.FormatBool(query.Replayed)}})
+	results, err := q.exec(ctx, stmt{sql: limited(q.sql.listDead, page),
+		args: []string{cmp.Or(query.After, "0"), query.Kind, query.Key, query.ID, strconv.FormatBool(query.Replayed)}})
 	if err != nil {
 		return nil, q.failed(ctx, "list dead", err)
 	}
@@ -93,7 +93,7 @@ func (q *Queue) byID(ctx context.Context, op string, ids []string, sql string, f
 		if len(known) == 0 {
 			return nil
 		}
-		results, err := q.exec(ctx, stmt{sql, []string{"{" + strings.Join(known, ",") + "}"}})
+		results, err := q.exec(ctx, stmt{sql: sql, args: []string{"{" + strings.Join(known, ",") + "}"}})
 		if err != nil {
 			clear(errs[from:to]) // split says what it was
 			return err

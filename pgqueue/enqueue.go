@@ -89,13 +89,13 @@ func (q *Queue) adding(part []*entry) []stmt {
 	}
 	var stmts []stmt
 	if len(plain) > 0 {
-		stmts = append(stmts, stmt{q.sql.enqueue, []string{asJSON(plain)}})
+		stmts = append(stmts, stmt{sql: q.sql.enqueue, args: []string{asJSON(plain)}})
 	}
 	if len(merging) > 0 {
-		stmts = append(stmts, stmt{q.sql.merge, []string{asJSON(merging)}})
+		stmts = append(stmts, stmt{sql: q.sql.merge, args: []string{asJSON(merging)}})
 	}
 	if q.opts.notify {
-		stmts = append(stmts, stmt{q.sql.notify, []string{q.wakeups.channel, ""}})
+		stmts = append(stmts, stmt{sql: q.sql.notify, args: []string{q.wakeups.channel, ""}})
 	}
 	return stmts
 }

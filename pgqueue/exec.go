@@ -2,6 +2,7 @@ package pgqueue
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,9 +16,16 @@ import (
 type stmt struct {
 	sql  string
 	args []string
+	// formats of the results' columns; nil if all are text.
+	formats []int16
 }
 
-// row is one row of a result as text, nil for NULL.
+const (
+	asText   = 0
+	asBinary = 1 // big-endian integers; a timestamptz is one, in microseconds
+)
+
+// row is one row of a result, nil for NULL.
 type row [][]byte
 
 const (
@@ -57,7 +65,7 @@ func (q *Queue) execOnce(ctx context.Context, stmts []stmt) ([][]row, error) {
 	var batch pgconn.Batch
 	batch.ExecParams(begin, nil, nil, nil, nil)
 	for _, s := range stmts {
-		batch.ExecParams(s.sql, s.values(), nil, nil, nil)
+		batch.ExecParams(s.sql, s.values(), nil, nil, s.formats)
 	}
 	batch.ExecParams(commit, nil, nil, nil, nil)
 	answer := conn.Conn().PgConn().ExecBatch(ctx, &batch)
@@ -82,11 +90,12 @@ func (s stmt) values() [][]byte {
 // readAll reads the results of begin, the statements, and commit.
 func readAll(answer *pgconn.MultiResultReader, stmts int) (results [][]row, end string, err error) {
 	results = make([][]row, stmts)
+	var c copies
 	for i := -1; answer.NextResult(); i++ {
 		r := answer.ResultReader()
 		for r.NextRow() {
 			if 0 <= i && i < stmts {
-				results[i] = append(results[i], copyRow(r.Values()))
+				results[i] = append(results[i], c.row(r.Values()))
 			}
 		}
 		tag, err := r.Close()
@@ -98,22 +107,37 @@ func readAll(answer *pgconn.MultiResultReader, stmts int) (results [][]row, end 
 	return results, end, nil
 }
 
-// copyRow copies what lies in the connection's buffer.
-func copyRow(values [][]byte) row {
+// copies are copies of rows that lie in the connection's buffer, many in one piece of
+// memory, which lives as long as one of them.
+type copies struct {
+	bytes []byte
+	cells [][]byte
+}
+
+const copyBytes, copyCells = 4 << 10, 256
+
+func (c *copies) row(values [][]byte) row {
 	size := 0
 	for _, v := range values {
 		size += len(v)
 	}
-	buf, r := make([]byte, 0, size), make(row, len(values))
-	for i, v := range values {
-		if v == nil {
-			continue
-		}
-		from := len(buf)
-		buf = append(buf, v...)
-		r[i] = buf[from:len(buf):len(buf)]
+	if cap(c.bytes)-len(c.bytes) < size {
+		c.bytes = make([]byte, 0, max(size, copyBytes))
 	}
-	return r
+	if cap(c.cells)-len(c.cells) < len(values) {
+		c.cells = make([][]byte, 0, max(len(values), copyCells))
+	}
+	first := len(c.cells)
+	for _, v := range values {
+		var cell []byte // nil for NULL
+		if v != nil {
+			from := len(c.bytes)
+			c.bytes = append(c.bytes, v...)
+			cell = c.bytes[from:len(c.bytes):len(c.bytes)]
+		}
+		c.cells = append(c.cells, cell)
+	}
+	return c.cells[first:len(c.cells):len(c.cells)]
 }
 
 // rolledBack says that the server has undone the transaction because of what others did.
@@ -126,6 +150,22 @@ func rolledBack(err error) bool {
 func (r row) text(i int) string { return string(r[i]) }
 
 func (r row) int64(i int) (int64, error) { return strconv.ParseInt(string(r[i]), 10, 64) }
+
+// binary reads integers that came in the binary format from the columns that begin with
+// the first.
+func (r row) binary(first int, into ...*int64) error {
+	for i, p := range into {
+		switch v := r[first+i]; len(v) {
+		case 8:
+			*p = int64(binary.BigEndian.Uint64(v))
+		case 4:
+			*p = int64(int32(binary.BigEndian.Uint32(v)))
+		default:
+			return fmt.Errorf("column %d has %d bytes, it is no number", first+i, len(v))
+		}
+	}
+	return nil
+}
 
 func (r row) bool(i int) bool { return string(r[i]) == "t" }
 

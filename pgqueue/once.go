@@ -35,7 +35,7 @@ func (q *Queue) Once(ctx context.Context, tx Tx, dedupeKey string) (first bool, 
 	if err != nil {
 		return false, q.fail("once", err)
 	}
-	rows, err := ask(ctx, stmt{q.sql.once, []string{dedupeKey}})
+	rows, err := ask(ctx, stmt{sql: q.sql.once, args: []string{dedupeKey}})
 	if err != nil {
 		return false, q.failed(ctx, "once", ofTx(err))
 	}
@@ -53,7 +53,7 @@ const forgetBatch = 10_000
 func (q *Queue) Forget(ctx context.Context, age time.Duration) (removed int64, err error) {
 	for _, sql := range []string{q.sql.forgetOnce, q.sql.forgetLetters} {
 		for {
-			results, err := q.exec(ctx, stmt{limited(sql, forgetBatch), []string{text(micros(age))}})
+			results, err := q.exec(ctx, stmt{sql: limited(sql, forgetBatch), args: []string{text(micros(age))}})
 			if err != nil {
 				return removed, q.failed(ctx, "forget", err)
 			}

@@ -2,6 +2,7 @@ package pgqueue
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,18 +32,19 @@ func TestTrap4PlansOfAnEmptyTable(t *testing.T) {
 		}
 		naive := inSchema("DELETE FROM {schema}.jobs USING unnest($1::bigint[], $2::int[]) AS t(id, fence) WHERE jobs.id = t.id AND jobs.fence = t.fence", q.opts.schema)
 		for _, s := range []struct {
-			name string
-			most int64
-			stmt
+			name  string
+			most  int64
+			stmts []stmt
 		}{
-			{"naive ack", 1 << 40, stmt{naive, arrays(cs)}},
+			{"naive ack", 1 << 40, []stmt{{sql: naive, args: arrays(cs)}}},
 			{"claim", n / 10, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin})},
-			{"ack", n / 10, stmt{q.sql.ack, arrays(cs)}},
-			{"extend", n / 10, stmt{q.sql.extend, append(arrays(cs), "1000000")}},
-			{"nack", n / 10, stmt{q.sql.nack, append(arrays(cs), asJSON(given))}},
-			{"dead", n / 10, stmt{q.sql.dead, append(arrays(cs), asJSON(graves))}},
+			{"ack", n / 10, q.acking(cs)},
+			{"ack of several fences", n / 10, q.acking(append([]claim{{id: 1, fence: 7}}, cs...))},
+			{"extend", n / 10, []stmt{{sql: q.sql.extend, args: append(arrays(cs), "1000000")}}},
+			{"nack", n / 10, []stmt{{sql: q.sql.nack, args: append(arrays(cs), asJSON(given))}}},
+			{"dead", n / 10, []stmt{{sql: q.sql.dead, args: append(arrays(cs), asJSON(graves))}}},
 		} {
-			blocks := q.cost(t, s.stmt).blocks
+			blocks := q.cost(t, s.stmts...).blocks
 			t.Logf("%s of %d jobs: %d blocks", s.name, len(ds), blocks)
 			if blocks > s.most {
 				t.Errorf("%s has looked at %d blocks for %d jobs", s.name, blocks, len(ds))
@@ -58,7 +60,7 @@ func TestTrap4PlansOfAnEmptyTable(t *testing.T) {
 		q.fill(t, n)
 		//
 		// Rows tell the two apart. Blocks hardly do: each of the 100 updates looks at 20.
-		got := q.cost(t, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin}))
+		got := q.cost(t, q.claiming(queue.Request{Max: 100, Lease: time.Minute}, look{back: floorMargin})...)
 		t.Logf("claim of 100 of %d jobs: %d rows in its largest step, %d blocks", n, got.rows, got.blocks)
 		if got.rows > 100 || got.blocks > n/10 {
 			t.Errorf("the claim has looked at %d rows and %d blocks for 100 jobs", got.rows, got.blocks)
@@ -83,24 +85,53 @@ func bloated(t *testing.T, done, alive int) *Queue {
 	return q
 }
 
-// cost is what a statement has done: the blocks it has looked at, and the rows of the step
-// of its plan that had most.
-type cost struct{ blocks, rows int64 }
+// TestAckLocksInOrder: whatever the table is like, an acknowledgement meets its rows in the
+// order of their ids. In the order in which they lie there it could deadlock with an
+// Extend of the same jobs, since extended rows lie elsewhere.
+func TestAckLocksInOrder(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 40, 5_000} {
+		q := opened(t)
+		q.fill(t, n)
+		q.run(t, "VACUUM ANALYZE {schema}.jobs")
+		ds := q.received(t, min(n, maxBatch), time.Hour)
+		cs := make([]claim, len(ds))
+		for i, d := range ds {
+			cs[i], _ = parseToken(d.Token)
+		}
+		for _, cs := range [][]claim{cs, append([]claim{{id: 1, fence: 7}}, cs...)} {
+			got := q.cost(t, q.acking(cs)...)
+			if want := []string{"Index Scan using jobs_pkey"}; !slices.Equal(got.scans, want) {
+				t.Errorf("%d jobs, acknowledged %d: found by %q, want %q", n, len(ds), got.scans, want)
+			}
+		}
+	}
+}
 
-// cost executes a statement, and takes it back.
-func (q *Queue) cost(t testing.TB, s stmt) cost {
+// cost is what a statement has done: the blocks it has looked at, the rows of the step of
+// its plan that had most, and how it has read the table.
+type cost struct {
+	blocks, rows int64
+	scans        []string
+}
+
+// cost executes statements, takes them back, and says what the last one was like.
+func (q *Queue) cost(t testing.TB, stmts ...stmt) cost {
 	t.Helper()
 	tx, err := q.pool.Begin(t.Context())
 	ok(t, err)
 	defer tx.Rollback(t.Context())
-	_, err = tx.Exec(t.Context(), inOrder.sql)
-	ok(t, err)
+	s := stmts[len(stmts)-1]
+	for _, before := range stmts[:len(stmts)-1] {
+		_, err = tx.Exec(t.Context(), before.sql)
+		ok(t, err)
+	}
 	r := tx.Conn().PgConn().ExecParams(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+s.sql, s.values(), nil, nil, nil).Read()
 	ok(t, r.Err)
 	var plans []struct{ Plan step }
 	ok(t, json.Unmarshal(r.Rows[0][0], &plans))
 	top := plans[0].Plan
-	return cost{blocks: top.Hit + top.Read, rows: top.mostRows()}
+	return cost{blocks: top.Hit + top.Read, rows: top.mostRows(), scans: top.scans()}
 }
 
 // step is a node of a plan. Its blocks are those of its sub-plans, too; its rows are per loop.
@@ -109,7 +140,21 @@ type step struct {
 	Read  int64   `json:"Shared Read Blocks"`
 	Rows  float64 `json:"Actual Rows"`
 	Loops float64 `json:"Actual Loops"`
+	Type  string  `json:"Node Type"`
+	Table string  `json:"Relation Name"`
+	Index string  `json:"Index Name"`
 	Plans []step
+}
+
+// scans are the steps that read the table of jobs.
+func (s step) scans() (scans []string) {
+	if s.Table == "jobs" && s.Type != "ModifyTable" {
+		scans = append(scans, s.Type+" using "+s.Index)
+	}
+	for _, p := range s.Plans {
+		scans = append(scans, p.scans()...)
+	}
+	return scans
 }
 
 func (s step) mostRows() int64 {

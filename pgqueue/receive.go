@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -91,7 +92,7 @@ func (q *Queue) look(ctx context.Context, r queue.Request, l look) (ds []queue.D
 		q.floor.done(l, err != nil, full, lastLag)
 	}()
 	sent := time.Now() // the lease begins when the server hears of it, so this is early
-	results, err := q.exec(ctx, inOrder, q.claiming(r, l))
+	results, err := q.exec(ctx, q.claiming(r, l)...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,37 +113,47 @@ func (q *Queue) look(ctx context.Context, r queue.Request, l look) (ds []queue.D
 // inOrder makes a claim walk the index on run_at and stop when it has enough. Statistics
 // that say that next to nothing is due, of a table that was filled a moment ago, could
 // make the planner collect all that is due and sort it, for each claim.
-var inOrder = stmt{"SET LOCAL enable_sort = off", nil}
+var inOrder = stmt{sql: "SET LOCAL enable_sort = off"}
 
-func (q *Queue) claiming(r queue.Request, l look) stmt {
+func (q *Queue) claiming(r queue.Request, l look) []stmt {
 	args := []string{text(micros(r.Lease))}
 	floor := ""
 	if !l.sweep {
 		floor = q.sql.floor
 		args = append(args, text(micros(l.back)))
 	}
-	return stmt{limited(strings.Replace(q.sql.claim, "{floor}", floor, 1), r.Max), args}
+	return []stmt{inOrder, {sql: limited(strings.Replace(q.sql.claim, "{floor}", floor, 1), r.Max), args: args, formats: claimFormats}}
 }
+
+// claimFormats are those of claim.sql's columns.
+var claimFormats = []int16{asBinary, asBinary, asBinary, asBinary, asBinary, asBinary, asText, asText, asText, asText, asText, asText}
 
 // read reads a row of claim.sql.
 func read(r row, d *queue.Delivery) error {
 	var c claim
-	var attempts, lag, age int64
-	if err := r.ints(map[int]*int64{0: &c.id, 1: &c.fence, 2: &attempts, 9: &lag, 10: &age}); err != nil {
+	var attempts, due, enqueued, now int64
+	if err := r.binary(0, &c.id, &c.fence, &attempts, &due, &enqueued, &now); err != nil {
 		return err
 	}
-	version, err := strconv.ParseUint(r.text(6), 10, 64)
+	version, err := strconv.ParseUint(r.text(9), 10, 64)
 	if err != nil {
-		return fmt.Errorf("job %d has version %s", c.id, r[6])
+		return fmt.Errorf("job %d has version %s", c.id, r[9])
 	}
+	token := c.token()
 	*d = queue.Delivery{
-		Job:       queue.Job{Kind: r.text(3), Key: r.text(4), Payload: json.RawMessage(r[5]), Version: version, DedupeKey: r.text(7)},
-		ID:        text(c.id),
-		Token:     c.token(),
+		Job:       queue.Job{Kind: r.text(6), Key: r.text(7), Payload: json.RawMessage(r[8]), Version: version, DedupeKey: r.text(10)},
+		ID:        string(token)[:strings.IndexByte(string(token), '.')],
+		Token:     token,
 		Attempt:   int(attempts),
-		Lag:       time.Duration(max(lag, 0)) * time.Microsecond,
-		Age:       time.Duration(max(age, 0)) * time.Microsecond,
-		LastError: r.text(8),
+		Lag:       age(now, due),
+		Age:       age(now, enqueued),
+		LastError: r.text(11),
 	}
 	return nil
+}
+
+// age is how long before now a moment was, both in microseconds; 0 if it is to come.
+func age(now, moment int64) time.Duration {
+	const most = int64(math.MaxInt64 / time.Microsecond)
+	return time.Duration(min(max(now-moment, 0), most)) * time.Microsecond
 }

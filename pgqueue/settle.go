@@ -3,7 +3,8 @@ package pgqueue
 import (
 	"context"
 	"encoding/json"
-	"strings"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/onefill/onefill/queue"
@@ -11,9 +12,25 @@ import (
 
 // Ack implements queue.Queue.
 func (q *Queue) Ack(ctx context.Context, tokens ...queue.Token) error {
-	return q.byToken(ctx, "ack", tokens, func(cs []claim, _ []int) stmt {
-		return stmt{q.sql.ack, arrays(cs)}
-	})
+	return q.byToken(ctx, "ack", tokens, func(cs []claim, _ []int) []stmt { return q.acking(cs) })
+}
+
+// acking finds its rows one by one through the primary key, whatever the planner thinks,
+// and so locks them in the order of their ids.
+func (q *Queue) acking(cs []claim) []stmt {
+	sql := q.sql.ackSame
+	if slices.ContainsFunc(cs, func(c claim) bool { return c.fence != cs[0].fence }) {
+		sql = q.sql.ack
+	}
+	return []stmt{
+		{sql: "SET LOCAL enable_bitmapscan = off"}, {sql: "SET LOCAL enable_seqscan = off"},
+		q.settling(sql, arrays(cs)...),
+	}
+}
+
+// settling is a statement that returns id and fence.
+func (q *Queue) settling(sql string, args ...string) stmt {
+	return stmt{sql: sql, args: args, formats: []int16{asBinary, asBinary}}
 }
 
 // Extend implements queue.Queue.
@@ -21,8 +38,8 @@ func (q *Queue) Extend(ctx context.Context, lease time.Duration, tokens ...queue
 	if err := q.Caps().CheckLease(lease); err != nil {
 		return q.fail("extend", err)
 	}
-	return q.byToken(ctx, "extend", tokens, func(cs []claim, _ []int) stmt {
-		return stmt{q.sql.extend, append(arrays(cs), text(micros(lease)))}
+	return q.byToken(ctx, "extend", tokens, func(cs []claim, _ []int) []stmt {
+		return []stmt{q.settling(q.sql.extend, append(arrays(cs), text(micros(lease)))...)}
 	})
 }
 
@@ -41,13 +58,13 @@ func (q *Queue) Nack(ctx context.Context, returns ...queue.Return) error {
 	for i := range returns {
 		tokens[i] = returns[i].Token
 	}
-	return q.byToken(ctx, "nack", tokens, func(cs []claim, of []int) stmt {
+	return q.byToken(ctx, "nack", tokens, func(cs []claim, of []int) []stmt {
 		rs := make([]returned, len(cs))
 		for i, c := range cs {
 			r := &returns[of[i]]
 			rs[i] = returned{c.id, c.fence, micros(r.Delay), queue.ErrorText(r.Err), r.Uncounted}
 		}
-		return stmt{q.sql.nack, append(arrays(cs), asJSON(rs))}
+		return []stmt{q.settling(q.sql.nack, append(arrays(cs), asJSON(rs))...)}
 	})
 }
 
@@ -65,23 +82,22 @@ func (q *Queue) Dead(ctx context.Context, deaths ...queue.Death) error {
 	for i := range deaths {
 		tokens[i] = deaths[i].Token
 	}
-	return q.byToken(ctx, "dead", tokens, func(cs []claim, of []int) stmt {
+	return q.byToken(ctx, "dead", tokens, func(cs []claim, of []int) []stmt {
 		bs := make([]buried, len(cs))
 		for i, c := range cs {
 			d := &deaths[of[i]]
 			bs[i] = buried{c.id, c.fence, queue.ErrorText(d.Reason), queue.ErrorText(d.Err)}
 		}
-		return stmt{q.sql.dead, append(arrays(cs), asJSON(bs))}
+		return []stmt{q.settling(q.sql.dead, append(arrays(cs), asJSON(bs))...)}
 	})
 }
 
-// byToken runs an operation on claims: build makes the statement for some of them, of
-// says which entries they are. The statement returns id and fence of those that stood;
-// the others are not their tokens' any more.
-func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, build func(cs []claim, of []int) stmt) error {
+// byToken runs an operation on claims: build makes the statements for some of them, of
+// says which entries they are. The last statement returns id and fence of those that
+// stood; the others are not their tokens' any more.
+func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, build func(cs []claim, of []int) []stmt) error {
 	return q.split(ctx, op, len(tokens), func(from, to int, errs queue.Errors) error {
-		var cs []claim
-		var of []int
+		cs, of := make([]claim, 0, to-from), make([]int, 0, to-from)
 		open := make(map[claim]int, to-from)
 		for i := from; i < to; i++ {
 			c, ok := parseToken(tokens[i])
@@ -99,13 +115,14 @@ func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, bu
 		if len(cs) == 0 {
 			return nil
 		}
-		results, err := q.exec(ctx, build(cs, of))
+		stmts := build(cs, of)
+		results, err := q.exec(ctx, stmts...)
 		if err != nil {
 			return err
 		}
-		for _, r := range results[0] {
+		for _, r := range results[len(stmts)-1] {
 			var c claim
-			if err := r.ints(map[int]*int64{0: &c.id, 1: &c.fence}); err != nil {
+			if err := r.binary(0, &c.id, &c.fence); err != nil {
 				return err
 			}
 			delete(open, c)
@@ -119,18 +136,14 @@ func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, bu
 
 // arrays are the ids and the fences as literals of arrays.
 func arrays(cs []claim) []string {
-	var ids, fences strings.Builder
-	separator := "{"
+	ids, fences := make([]byte, 0, 12*len(cs)), make([]byte, 0, 4*len(cs))
+	separator := byte('{')
 	for _, c := range cs {
-		ids.WriteString(separator)
-		ids.WriteString(text(c.id))
-		fences.WriteString(separator)
-		fences.WriteString(text(c.fence))
-		separator = ","
+		ids = strconv.AppendInt(append(ids, separator), c.id, 10)
+		fences = strconv.AppendInt(append(fences, separator), c.fence, 10)
+		separator = ','
 	}
-	ids.WriteByte('}')
-	fences.WriteByte('}')
-	return []string{ids.String(), fences.String()}
+	return []string{string(append(ids, '}')), string(append(fences, '}'))}
 }
 
 // asJSON is v as JSON: numbers, and text that is UTF-8.

@@ -14,7 +14,8 @@ var sqlFiles embed.FS
 type statements struct {
 	enqueue, merge, notify          string
 	claim, floor                    string
-	ack, extend, nack, dead         string
+	ack, ackSame                    string
+	extend, nack, dead              string
 	listDead, replayDead, dropDead  string
 	stats, check, version           string
 	once, forgetOnce, forgetLetters string
@@ -22,10 +23,12 @@ type statements struct {
 
 func newStatements(schema string) statements {
 	read := func(name string) string { return inSchema(sqlText(name), schema) }
+	of := func(name, fences string) string { return strings.Replace(read(name), "{fences}", sqlText(fences), 1) }
 	return statements{
 		enqueue: read("enqueue"), merge: read("merge"), notify: read("notify"),
 		claim: read("claim"), floor: read("floor"),
-		ack: read("ack"), extend: read("extend"), nack: read("nack"), dead: read("dead"),
+		ack: of("ack", "fences"), ackSame: of("ack", "same_fence"),
+		extend: of("extend", "fences"), nack: of("nack", "fences"), dead: of("dead", "fences"),
 		listDead: read("list_dead"), replayDead: read("replay_dead"), dropDead: read("drop_dead"),
 		stats: read("stats"), check: read("check"), version: read("version"),
 		once: read("once"), forgetOnce: read("forget_once"), forgetLetters: read("forget_letters"),

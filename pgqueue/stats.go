@@ -24,7 +24,7 @@ func (q *Queue) Stats(ctx context.Context) (queue.Stats, error) {
 }
 
 func (q *Queue) stats(ctx context.Context) (s queue.Stats, err error) {
-	results, err := q.exec(ctx, stmt{limited(q.sql.stats, countLimit), nil})
+	results, err := q.exec(ctx, stmt{sql: limited(q.sql.stats, countLimit)})
 	if err != nil {
 		return s, err
 	}
@@ -53,7 +53,7 @@ func (q *Queue) stats(ctx context.Context) (s queue.Stats, err error) {
 // estimate asks the planner, which knows the table's size and the distribution of
 // run_at.
 func (q *Queue) estimate(ctx context.Context, from string, n *int64) error {
-	results, err := q.exec(ctx, stmt{inSchema("EXPLAIN (FORMAT JSON) SELECT FROM {schema}."+from, q.opts.schema), nil})
+	results, err := q.exec(ctx, stmt{sql: inSchema("EXPLAIN (FORMAT JSON) SELECT FROM {schema}."+from, q.opts.schema)})
 	if err != nil {
 		return err
 	}

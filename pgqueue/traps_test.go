@@ -144,6 +144,37 @@ func TestTrap2LateWorker(t *testing.T) {
 	}
 }
 
+// TestAckOfSeveralFences: acknowledgements of claims with one fence and with several are
+// other statements. In both, a claim that is not the newest removes nothing, though another
+// entry of the same call has the fence that it would need. Interleaving: a, b and c are
+// claimed, a and b given back and claimed again, and a's first worker is late.
+func TestAckOfSeveralFences(t *testing.T) {
+	t.Parallel()
+	q := opened(t)
+	q.enqueued(t, jobs(3)...)
+	first := q.received(t, 3, time.Hour)
+	ok(t, q.Nack(t.Context(), queue.Return{Token: first[0].Token}, queue.Return{Token: first[1].Token}))
+	again := make(map[string]queue.Token)
+	for _, d := range q.received(t, 3, time.Hour) {
+		again[d.ID] = d.Token
+	}
+	late, b, c := first[0], first[1], first[2]
+	err := q.Ack(t.Context(), late.Token, again[b.ID], c.Token)
+	if queue.ErrorOf(err, 0) != queue.ErrLeaseLost || queue.ErrorOf(err, 1) != nil || queue.ErrorOf(err, 2) != nil {
+		t.Errorf("claims 1, 2 of 2 and 1 of 1: %v", err)
+	}
+	if left := q.count(t, "SELECT count(*) FROM {schema}.jobs"); left != 1 {
+		t.Errorf("%d jobs are left, want the one that somebody else has", left)
+	}
+	if err := queue.ErrorOf(q.Ack(t.Context(), late.Token), 0); err != queue.ErrLeaseLost {
+		t.Errorf("the late one once more, alone: %v", err)
+	}
+	ok(t, q.Ack(t.Context(), again[late.ID]))
+	if left := q.count(t, "SELECT count(*) FROM {schema}.jobs"); left != 0 {
+		t.Errorf("%d jobs are left", left)
+	}
+}
+
 // TestTrap3MergeMeetsAClaim: a second change of a key is merged into the job of the
 // first one, in a transaction that is open while a worker comes for that job.
 func TestTrap3MergeMeetsAClaim(t *testing.T) {
@@ -261,19 +292,23 @@ func TestOverlappingSettlements(t *testing.T) {
 		if !forth {
 			slices.Reverse(cs)
 		}
-		_, err := q.execOnce(t.Context(), []stmt{{q.sql.extend, append(arrays(cs), "60000000")}})
+		_, err := q.execOnce(t.Context(), []stmt{{sql: q.sql.extend, args: append(arrays(cs), "60000000")}})
 		return err
 	})
 }
 
-// askPgxText runs a statement in a transaction of the test and counts its rows.
-func askPgxText(t testing.TB, tx pgx.Tx, s stmt) (rows int, err error) {
-	r := tx.Conn().PgConn().ExecParams(t.Context(), s.sql, s.values(), nil, nil, nil)
-	for r.NextRow() {
-		rows++
+// askPgxText runs statements in a transaction of the test and counts their rows.
+func askPgxText(t testing.TB, tx pgx.Tx, stmts []stmt) (rows int, err error) {
+	for _, s := range stmts {
+		r := tx.Conn().PgConn().ExecParams(t.Context(), s.sql, s.values(), nil, nil, nil)
+		for r.NextRow() {
+			rows++
+		}
+		if _, err := r.Close(); err != nil {
+			return rows, err
+		}
 	}
-	_, err = r.Close()
-	return rows, err
+	return rows, nil
 }
 
 // TestTrap5NoNotifyUnlessAsked: the first thing that a listener hears after jobs were
@@ -344,7 +379,7 @@ func TestTrap6Isolation(t *testing.T) {
 	// Ours, from eight clients at once: each job once, and no error.
 	own, err := New(strict, Schema(q.opts.schema))
 	ok(t, err)
-	results, err := own.exec(t.Context(), stmt{"SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')", nil})
+	results, err := own.exec(t.Context(), stmt{sql: "SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')"})
 	ok(t, err)
 	if r := results[0][0]; r.text(0) != "read committed" || r.text(1) != "off" {
 		t.Errorf("our transactions are %s, read-only %s", r[0], r[1])

@@ -106,7 +106,7 @@ func askPgx(ctx context.Context, tx pgx.Tx, s stmt) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, asText(values))
+		found = append(found, textRow(values))
 	}
 	return found, rows.Err()
 }
@@ -126,13 +126,13 @@ func readSQL(rows *sql.Rows) ([]row, error) {
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		found = append(found, asText(values))
+		found = append(found, textRow(values))
 	}
 	return found, rows.Err()
 }
 
-// asText is a row as exec returns it, from what a driver makes of numbers.
-func asText(values []any) row {
+// textRow is a row as exec returns it, from what a driver makes of numbers.
+func textRow(values []any) row {
 	r := make(row, len(values))
 	for i, v := range values {
 		switch v := v.(type) {

@@ -173,7 +173,7 @@ func (w *wakeups) probe(ctx context.Context, conn *pgx.Conn) error {
 	name := rand.Text()
 	limited, cancel := context.WithTimeout(ctx, w.probeLimit)
 	defer cancel()
-	if _, err := w.q.exec(limited, stmt{w.q.sql.notify, []string{w.channel, name}}); err != nil {
+	if _, err := w.q.exec(limited, stmt{sql: w.q.sql.notify, args: []string{w.channel, name}}); err != nil {
 		return err
 	}
 	found, err := w.hear(ctx, conn, w.probeLimit, name)

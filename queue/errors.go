@@ -91,6 +91,9 @@ func (es Errors) Err() error {
 // the error tells the entries apart, else the whole error, since then nothing was done
 // or nobody knows.
 func ErrorOf(err error, i int) error {
+	if err == nil {
+		return nil // most are: errors.As would allocate for each
+	}
 	var es Errors
 	if !errors.As(err, &es) {
 		return err

@@ -72,8 +72,12 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// levels are those of the log; what is not here is not logged.
-var levels = map[EventKind]slog.Level{
+// unlogged is the level of what nobody needs to read.
+const unlogged = slog.LevelDebug - 1
+
+// levels are those of the log.
+var levels = [eventKinds]slog.Level{
+	EventReceived: unlogged, EventDone: unlogged, EventHandedBack: unlogged,
 	EventRetry: slog.LevelWarn, EventPostponed: slog.LevelWarn, EventDead: slog.LevelError, EventLeaseLost: slog.LevelWarn,
 	EventAbandoned: slog.LevelError, EventUnknown: slog.LevelWarn, EventOverrun: slog.LevelError,
 	EventReceiveError: slog.LevelError, EventExtendError: slog.LevelWarn, EventSettleError: slog.LevelWarn,
@@ -121,6 +125,15 @@ func event(kind EventKind, d *Delivery) Event {
 	return Event{Kind: kind, JobKind: d.Kind, Key: d.Key, ID: d.ID, Attempt: d.Attempt, Lag: d.Lag}
 }
 
+// heard adds an event to events if somebody is there to hear it. Most are about jobs that
+// came and were done, many at a time, and those only the observer hears.
+func (w *Worker) heard(events []Event, e Event) []Event {
+	if w.opts.Observer == nil && levels[e.Kind] == unlogged {
+		return events
+	}
+	return append(events, e)
+}
+
 // tell logs an event that was counted and calls the observer. No lock is held.
 func (w *Worker) tell(events ...Event) {
 	for _, e := range events {
@@ -141,8 +154,8 @@ func (w *Worker) observe(e Event) {
 }
 
 func (w *Worker) logEvent(e Event) {
-	level, ok := levels[e.Kind]
-	if !ok {
+	level := levels[e.Kind]
+	if level == unlogged {
 		return
 	}
 	var attrs []slog.Attr

@@ -19,6 +19,7 @@ type held struct {
 	leased   time.Time // the lease lasts until then at least, as far as is known
 	beat     time.Time // when to extend it
 	started  time.Time // running and later
+	end      settlement
 
 	extending int  // calls of Extend that are to come or under way
 	returning bool // to be given back or buried: extending it would keep it away from others
@@ -39,7 +40,10 @@ type call struct {
 	handler Handler
 	jobs    []*held
 	line    *line
-	cancel  context.CancelCauseFunc // of the handler's context, while it runs
+	// While it runs:
+	started time.Time
+	late    bool                    // a lease has ended before that
+	cancel  context.CancelCauseFunc // ends the handler's context
 }
 
 // line is where calls wait for the one in front of them, which is in ready or runs.
@@ -75,39 +79,73 @@ func (w *Worker) enqueue(c *call, key string) {
 }
 
 // schedule runs what waits while there are places. mu is held.
-func (w *Worker) schedule() {
-	for w.running < w.opts.Concurrency && len(w.ready) > 0 {
-		c := w.ready[0]
-		w.ready = w.ready[1:]
-		if len(c.jobs) == 0 { // all were given back while they waited
-			w.advance(c, nil)
-			continue
+func (w *Worker) schedule(now time.Time) {
+	for w.running < w.opts.Concurrency {
+		c := w.next()
+		if c == nil {
+			return
 		}
-		w.running++
-		ctx, cancel := w.callContext(c.handler.MaxRunTime)
-		c.cancel = cancel
-		now := time.Now()
-		for _, h := range c.jobs {
-			h.stage, h.started = running, now
-			w.watch(h)
-		}
-		go w.run(ctx, c)
+		ctx, cancel := w.callContext()
+		w.occupy(c, cancel, now)
+		go w.runAll(ctx, cancel, c)
 	}
 }
 
-// run calls a handler. What comes after is deferred, since the handler may end the
-// goroutine.
-func (w *Worker) run(ctx context.Context, c *call) {
-	start := time.Now()
+// next is the call to be run next, nil if there is none. mu is held.
+func (w *Worker) next() *call {
+	for len(w.ready) > 0 {
+		c := w.ready[0]
+		w.ready[0] = nil
+		w.ready = w.ready[1:]
+		if len(c.jobs) > 0 {
+			return c
+		}
+		w.advance(c, nil) // all were given back while they waited
+	}
+	return nil
+}
+
+// occupy takes a place for a call. mu is held.
+func (w *Worker) occupy(c *call, cancel context.CancelCauseFunc, now time.Time) {
+	w.running++
+	c.cancel, c.started = cancel, now
+	for _, h := range c.jobs {
+		h.stage, h.started = running, now
+		c.late = c.late || h.leased.Before(now)
+		w.watch(h)
+	}
+}
+
+// runAll runs a call, and then others as long as there are any: a goroutine and a context
+// of its own would cost a short call more than all the rest. ctx is the parent of the
+// calls' contexts.
+func (w *Worker) runAll(ctx context.Context, cancel context.CancelCauseFunc, c *call) {
+	defer cancel(nil)
+	for c != nil {
+		c = w.run(ctx, c)
+	}
+}
+
+// run calls a handler and returns the call to be run next. What comes after is deferred,
+// since the handler may end the goroutine.
+func (w *Worker) run(parent context.Context, c *call) (next *call) {
+	ctx, stop := context.WithTimeoutCause(parent, c.handler.MaxRunTime, ErrRunTime)
 	var each []error
 	err := ErrExited
 	defer func() {
 		if r := recover(); r != nil {
 			err = &PanicError{r, debug.Stack()}
 		}
-		w.finish(ctx, c, err, each, time.Since(start))
+		cause := context.Cause(ctx)
+		stop()
+		// The context of those whose leases were lost is no parent for others, nor is a
+		// goroutine that ends a place for them.
+		last := parent.Err() != nil || err == ErrExited
+		next = w.finish(c, err, each, cause, last)
 	}()
-	w.renewEnded(ctx, c)
+	if c.late {
+		w.renewEnded(ctx, c)
+	}
 	if len(c.jobs) == 0 {
 		err = nil
 		return
@@ -125,23 +163,17 @@ func (w *Worker) run(ctx context.Context, c *call) {
 	if each != nil && len(each) != len(ds) {
 		err, each = fmt.Errorf("the batch handler has returned %d results for %d jobs", len(each), len(ds)), nil
 	}
+	return
 }
 
-// renewEnded extends the leases that have ended before the jobs were begun: the process
-// was paused, or the machine is slow. What somebody else has by now is not begun.
+// renewEnded extends the leases of a call of which some have ended before it was begun: the
+// process was paused, or the machine is slow. What somebody else has by now is not begun.
 func (w *Worker) renewEnded(ctx context.Context, c *call) {
 	w.mu.Lock()
-	now := time.Now()
-	late := slices.ContainsFunc(c.jobs, func(h *held) bool { return h.leased.Before(now) })
 	for _, h := range c.jobs {
-		if late {
-			h.extending++
-		}
+		h.extending++
 	}
 	w.mu.Unlock()
-	if !late {
-		return
-	}
 	w.extend(ctx, c.jobs)
 	w.mu.Lock()
 	var events []Event
@@ -156,9 +188,9 @@ func (w *Worker) renewEnded(ctx context.Context, c *call) {
 }
 
 // finish decides what becomes of the jobs of a call that has ended: err is everybody's
-// result unless each has one of its own.
-func (w *Worker) finish(ctx context.Context, c *call, err error, each []error, took time.Duration) {
-	cause := context.Cause(ctx)
+// result unless each has one of its own. Unless this call was the goroutine's last, it
+// returns the next one.
+func (w *Worker) finish(c *call, err error, each []error, cause error, last bool) (next *call) {
 	results := make([]result, len(c.jobs))
 	for i := range results {
 		if each != nil {
@@ -169,31 +201,41 @@ func (w *Worker) finish(ctx context.Context, c *call, err error, each []error, t
 		}
 		results[i] = judge(err)
 	}
+	now := time.Now()
 	w.mu.Lock()
-	c.cancel(nil)
 	w.running--
 	var events []Event
-	back := make(map[string]time.Duration)
+	var back map[string]time.Duration
 	for i, h := range c.jobs {
-		delay, isBack, lost := w.decide(h, results[i], cause, took)
-		if isBack {
+		delay, isBack, lost := w.decide(h, results[i], cause, now.Sub(c.started))
+		if isBack && c.line != nil {
+			if back == nil {
+				back = make(map[string]time.Duration)
+			}
 			back[h.d.Key] = delay
 		}
 		events = append(events, lost...)
 	}
 	w.advance(c, back)
-	w.schedule()
+	if !last {
+		if next = w.next(); next != nil {
+			w.occupy(next, c.cancel, now)
+		}
+	}
+	w.schedule(now)
+	w.askMore()
 	w.drained()
 	w.mu.Unlock()
 	ring(w.room)
 	w.tell(events...)
+	return next
 }
 
 // decide sends a job to its end. It says whether the job comes back, and when. mu is held.
 func (w *Worker) decide(h *held, r result, cause error, took time.Duration) (delay time.Duration, isBack bool, lost []Event) {
 	switch {
 	case r.err == nil: // also where the lease seems to be lost: the queue knows better
-		w.settleLater(&settlement{h: h, op: opAck, event: event(EventDone, &h.d)}, took)
+		w.settleLater(h, settlement{op: opAck, event: EventDone, took: took})
 		return 0, false, nil
 	case h.lost:
 		e := event(EventLeaseLost, &h.d)
@@ -227,17 +269,12 @@ func (w *Worker) failed(h *held, maxAttempts int, r result, took time.Duration) 
 	if r.verdict == 0 {
 		delay = backoff(h.d.Attempt, w.opts.RetryMin, w.opts.RetryMax)
 	}
-	e := event(kind, &h.d)
-	e.Delay, e.Err = delay, r.err
-	w.settleLater(&settlement{h: h, op: opNack, event: e,
-		ret: Return{Delay: delay, Err: r.text, Uncounted: kind == EventPostponed}}, took)
+	w.settleLater(h, settlement{op: opNack, event: kind, err: r.err, text: r.text, delay: delay, uncounted: kind == EventPostponed, took: took})
 	return delay, true
 }
 
 func (w *Worker) bury(h *held, reason string, r result, took time.Duration) {
-	e := event(EventDead, &h.d)
-	e.Err = &deadError{reason, r.err}
-	w.settleLater(&settlement{h: h, op: opDead, event: e, death: Death{Reason: reason, Err: r.text}}, took)
+	w.settleLater(h, settlement{op: opDead, event: EventDead, err: &deadError{reason, r.err}, text: r.text, reason: reason, took: took})
 }
 
 // claimedTooOften sends a job to the dead letters that nobody has given back after its
@@ -253,10 +290,7 @@ func (w *Worker) claimedTooOften(h *held, maxAttempts int) {
 // handBack gives a job back without counting the attempt; r is why, if it was begun. mu
 // is held.
 func (w *Worker) handBack(h *held, delay time.Duration, r result) {
-	e := event(EventHandedBack, &h.d)
-	e.Delay, e.Err = delay, r.err
-	w.settleLater(&settlement{h: h, op: opNack, event: e,
-		ret: Return{Delay: delay, Err: cmp.Or(r.text, h.d.LastError), Uncounted: true}}, 0)
+	w.settleLater(h, settlement{op: opNack, event: EventHandedBack, err: r.err, text: cmp.Or(r.text, h.d.LastError), delay: delay, uncounted: true})
 }
 
 // handBackWaiting gives back everything that was not begun. mu is held.

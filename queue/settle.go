@@ -8,12 +8,15 @@ import (
 
 // settlement is the end of a job that the queue is to be told of.
 type settlement struct {
-	h     *held
-	op    settleOp
-	ret   Return
-	death Death
-	event Event // what has happened when the queue has heard of it
-	since time.Time
+	op        settleOp
+	uncounted bool
+	event     EventKind // what has happened when the queue has heard of it
+	err       error     // the event's
+	text      string    // err for the queue
+	reason    string    // of a death
+	delay     time.Duration
+	took      time.Duration
+	since     time.Time
 }
 
 type settleOp uint8
@@ -32,27 +35,33 @@ const (
 	settlePauseMax = 5 * time.Second
 )
 
-// settleLater hands a settlement to the goroutine that talks to the queue, so that ends
-// which come while it talks are told together. mu is held.
-func (w *Worker) settleLater(s *settlement, took time.Duration) {
+// settleLater hands the end of a job to the goroutine that talks to the queue, so that
+// ends which come while it talks are told together. mu is held.
+func (w *Worker) settleLater(h *held, s settlement) {
 	s.since = time.Now()
-	s.event.Took = took
-	s.ret.Token, s.death.Token = s.h.d.Token, s.h.d.Token
-	s.h.stage = ended
-	s.h.returning = s.op != opAck
-	w.unsettled = append(w.unsettled, s)
+	h.end = s
+	h.stage = ended
+	h.returning = s.op != opAck
+	w.unsettled = append(w.unsettled, h)
 	ring(w.settling)
+}
+
+// ending is an event about the end of a job.
+func (h *held) ending(kind EventKind, err error) Event {
+	e := event(kind, &h.d)
+	e.Took, e.Err = h.end.took, err
+	return e
 }
 
 // settle tells the queue of ends until the worker is done.
 func (w *Worker) settle(ctx context.Context) {
-	var again []*settlement
+	var again []*held
 	failures := 0
 	retry := time.NewTimer(0)
 	<-retry.C
 	armed := false
 	for {
-		var todo []*settlement
+		var todo []*held
 		select {
 		case <-w.done:
 			return
@@ -83,15 +92,15 @@ func (w *Worker) settlePause(failures int) time.Duration {
 
 // takeUnsettled takes what can be told now. A job is not given back while an Extend of
 // its lease is under way: it might be applied after the return, and keep the job away.
-func (w *Worker) takeUnsettled() []*settlement {
+func (w *Worker) takeUnsettled() []*held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var now, later []*settlement
-	for _, s := range w.unsettled {
-		if s.h.extending > 0 && s.h.returning {
-			later = append(later, s)
+	var now, later []*held
+	for _, h := range w.unsettled {
+		if h.extending > 0 && h.returning {
+			later = append(later, h)
 		} else {
-			now = append(now, s)
+			now = append(now, h)
 		}
 	}
 	w.unsettled = later
@@ -99,67 +108,65 @@ func (w *Worker) takeUnsettled() []*settlement {
 }
 
 // tellQueue returns what is to be tried again.
-func (w *Worker) tellQueue(ctx context.Context, todo []*settlement) (again []*settlement) {
-	var byOp [settleOps][]*settlement
-	for _, s := range todo {
-		byOp[s.op] = append(byOp[s.op], s)
+func (w *Worker) tellQueue(ctx context.Context, todo []*held) (again []*held) {
+	var byOp [settleOps][]*held
+	for _, h := range todo {
+		byOp[h.end.op] = append(byOp[h.end.op], h)
 	}
-	for op, ss := range byOp {
-		if len(ss) == 0 {
+	for op, hs := range byOp {
+		if len(hs) == 0 {
 			continue
 		}
 		start := time.Now()
-		err := w.callQueue(ctx, settleOp(op), ss)
-		again = append(again, w.settled(ss, err, time.Since(start))...)
+		err := w.callQueue(ctx, settleOp(op), hs)
+		again = append(again, w.settled(hs, err, time.Since(start))...)
 	}
 	return again
 }
 
-func (w *Worker) callQueue(ctx context.Context, op settleOp, ss []*settlement) error {
+func (w *Worker) callQueue(ctx context.Context, op settleOp, hs []*held) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	switch op {
 	case opAck:
-		tokens := make([]Token, len(ss))
-		for i, s := range ss {
-			tokens[i] = s.h.d.Token
+		tokens := make([]Token, len(hs))
+		for i, h := range hs {
+			tokens[i] = h.d.Token
 		}
 		return w.opts.Queue.Ack(ctx, tokens...)
 	case opNack:
-		returns := make([]Return, len(ss))
-		for i, s := range ss {
-			returns[i] = s.ret
+		returns := make([]Return, len(hs))
+		for i, h := range hs {
+			returns[i] = Return{Token: h.d.Token, Delay: h.end.delay, Err: h.end.text, Uncounted: h.end.uncounted}
 		}
 		return w.opts.Queue.Nack(ctx, returns...)
 	default:
-		deaths := make([]Death, len(ss))
-		for i, s := range ss {
-			deaths[i] = s.death
+		deaths := make([]Death, len(hs))
+		for i, h := range hs {
+			deaths[i] = Death{Token: h.d.Token, Reason: h.end.reason, Err: h.end.text}
 		}
 		return w.opts.Queue.Dead(ctx, deaths...)
 	}
 }
 
 // settled notes what a call of the queue has come to.
-func (w *Worker) settled(ss []*settlement, err error, took time.Duration) (again []*settlement) {
+func (w *Worker) settled(hs []*held, err error, took time.Duration) (again []*held) {
 	var events []Event
 	var failure error
 	w.mu.Lock()
-	for i, s := range ss {
+	for i, h := range hs {
 		switch result := ErrorOf(err, i); {
 		case result == nil:
-			events = append(events, w.drop(s.h, s.event))
+			e := h.ending(h.end.event, h.end.err)
+			e.Delay = h.end.delay
+			events = w.heard(events, w.drop(h, e))
 		case errors.Is(result, ErrLeaseLost), errors.Is(result, ErrUnknown):
-			e := event(EventLeaseLost, &s.h.d)
-			e.Took, e.Err = s.event.Took, s.event.Err
-			events = append(events, w.drop(s.h, e))
-		case time.Since(s.since) >= w.opts.Lease:
-			e := event(EventAbandoned, &s.h.d)
-			e.Took, e.Err = s.event.Took, result
-			events = append(events, w.drop(s.h, e))
+			events = append(events, w.drop(h, h.ending(EventLeaseLost, h.end.err)))
+		case time.Since(h.end.since) >= w.opts.Lease:
+			events = append(events, w.drop(h, h.ending(EventAbandoned, result)))
 		default:
 			failure = result
-			again = append(again, s)
+			again = append(again, h)
 		}
 	}
 	if failure != nil {

@@ -38,8 +38,9 @@ type WorkerOptions struct {
 	Concurrency int
 	// Batch is how many jobs are received at once, at most. Jobs beyond the free places
 	// wait in the worker, leased: a Batch larger than Concurrency saves calls of the
-	// queue and keeps jobs from other workers. Default: Concurrency, or 100 with a batch
-	// handler; in any case at most Caps.MaxBatch.
+	// queue and keeps jobs from other workers. It also lets two Receives be under way at
+	// once where handlers are quicker than the queue. Default: Concurrency, or 100 with a
+	// batch handler; in any case at most Caps.MaxBatch.
 	Batch int
 	// Lease is how long a job stays away from others after this process has died. It is
 	// extended every third of it, from the receipt to the end. Default 30 s, at least
@@ -111,9 +112,11 @@ type Worker struct {
 	settling chan struct{} // capacity 1: there is something to settle
 	beating  chan struct{} // capacity 1: look again what is to be extended
 
-	// callContext makes the context of a call of a handler; forcing ends all of them and
-	// the Receive that waits. Start sets both, under mu and before there is a goroutine.
-	callContext func(maxRunTime time.Duration) (context.Context, context.CancelCauseFunc)
+	// callContext makes the parent of the contexts of calls of handlers; receiveMore is a Receive
+	// beside poll's; forcing ends all of these and the Receive that waits. Start sets
+	// the three, under mu and before there is a goroutine.
+	callContext func() (context.Context, context.CancelCauseFunc)
+	receiveMore func()
 	forcing     context.CancelCauseFunc
 
 	// mu guards everything below and everything in held, call and line. No call of the
@@ -121,14 +124,17 @@ type Worker struct {
 	mu        sync.Mutex
 	started   bool // Start has succeeded
 	stopping  bool
-	polled    bool               // no Receive is under way or will be
+	polled    bool               // poll has ended
+	beside    bool               // a Receive is under way beside poll's
+	coming    int                // jobs that the Receives under way have asked for
+	quick     time.Time          // see askMore; zero unless the last Receive has brought all it wanted
 	isDone    bool               // done is closed
 	running   int                // calls of handlers
 	ready     []*call            // to be run when a place is free
 	lines     map[string]*line   // OrderedKeys
 	held      map[*held]struct{} // every job in hand
 	nextBeat  time.Time          // when the heartbeat looks again at what is held
-	unsettled []*settlement      // ends that the queue has not been told of yet
+	unsettled []*held            // ends that the queue has not been told of yet
 	counts    [eventKinds]int64
 }
 
@@ -294,11 +300,8 @@ func (w *Worker) begin(base context.Context) error {
 	}
 	work, force := context.WithCancelCause(base)
 	w.forcing = force
-	w.callContext = func(maxRunTime time.Duration) (context.Context, context.CancelCauseFunc) {
-		ctx, cancel := context.WithCancelCause(work)
-		ctx, stop := context.WithTimeoutCause(ctx, maxRunTime, ErrRunTime)
-		return ctx, func(cause error) { cancel(cause); stop() }
-	}
+	w.callContext = func() (context.Context, context.CancelCauseFunc) { return context.WithCancelCause(work) }
+	w.receiveMore = func() { w.receiveBeside(work) }
 	w.started = true
 	go w.poll(work)
 	go w.settle(base)
@@ -365,7 +368,7 @@ func (w *Worker) halt() {
 
 // drained ends the worker when nothing is left. mu is held.
 func (w *Worker) drained() {
-	if w.stopping && w.polled && w.running == 0 && len(w.held) == 0 && !w.isDone {
+	if w.stopping && w.polled && !w.beside && w.running == 0 && len(w.held) == 0 && !w.isDone {
 		w.isDone = true
 		close(w.done)
 	}

@@ -22,7 +22,7 @@ import (
 func Queues(s Sizes) *Measure {
 	return &Measure{
 		Name: "queue", Title: "A queue in Postgres, drained", RowHead: "queue",
-		About:   fmt.Sprintf("%d jobs that do nothing, inserted beforehand; the same server, whose fsync is off, with custom plans (QueryExecModeExec), without which all of them collapse. pgqueue's worker takes 100 a time, one handler call a job. River runs as in its own benchmark: 2,000 workers, a fetch each 2 ms. Bare SQL is a claim of 100 by SKIP LOCKED and a DELETE of the 100, from 4 connections; it has no attempts, no fence and no worker: the floor.", s.Jobs),
+		About:   fmt.Sprintf("%d jobs that do nothing, inserted beforehand; the same server, whose fsync is off, with custom plans (QueryExecModeExec), without which all of them collapse. pgqueue's worker takes 100 a time, one handler call a job. River runs as in its own benchmark: 2,000 workers, a fetch each 2 ms. Bare SQL is a claim of 100 by SKIP LOCKED, which counts the attempt, and a DELETE of the 100 by their ids, from 4 connections, each of which does one after the other; no worker, no fence, and nothing of the job is read. Fenced is the same on pgqueue's table, with a fence that grows with the claim and that the DELETE names, and all of the job read: what these cost without a worker.", s.Jobs),
 		Columns: []Column{{"jobs", "jobs/s", 0}},
 		Anchor:  "bare SQL", Compared: []string{"jobs"},
 		Targets: []Target{
@@ -47,6 +47,7 @@ func openQueues(ctx context.Context, e *Env) ([]Row, error) {
 		{"pgqueue", "16 handlers at once", drainPgqueue},
 		{"River", "2,000 workers", drainRiver},
 		{"bare SQL", "4 connections", drainBare},
+		{"bare SQL, fenced", "4 connections", drainFenced},
 	} {
 		if !e.wants(q.name) {
 			continue
@@ -109,16 +110,26 @@ func wait(ctx context.Context, all <-chan struct{}) error {
 	}
 }
 
-func drainPgqueue(ctx context.Context, p *pgxpool.Pool, jobs int) (time.Duration, error) {
+// openFilled is pgqueue's queue with jobs in it.
+func openFilled(ctx context.Context, p *pgxpool.Pool, jobs int) (*pgqueue.Queue, error) {
 	q, err := pgqueue.New(p)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if _, err := q.MigrateUp(ctx); err != nil {
-		return 0, err
+		return nil, err
 	}
-	if err := run(ctx, p, `TRUNCATE onefill.jobs`,
-		fmt.Sprintf(`INSERT INTO onefill.jobs (kind, payload) SELECT 'noop', '{}' FROM generate_series(1, %d)`, jobs), `VACUUM ANALYZE onefill.jobs`); err != nil {
+	return q, refill(ctx, p, "onefill.jobs", jobs)
+}
+
+func refill(ctx context.Context, p *pgxpool.Pool, table string, jobs int) error {
+	return run(ctx, p, `TRUNCATE `+table,
+		fmt.Sprintf(`INSERT INTO %s (kind, payload) SELECT 'noop', '{}' FROM generate_series(1, %d)`, table, jobs), `VACUUM ANALYZE `+table)
+}
+
+func drainPgqueue(ctx context.Context, p *pgxpool.Pool, jobs int) (time.Duration, error) {
+	q, err := openFilled(ctx, p, jobs)
+	if err != nil {
 		return 0, err
 	}
 	done, all := countdown(jobs)
@@ -214,36 +225,85 @@ UPDATE bare_jobs SET attempts = attempts + 1, run_at = now() + interval '1 minut
 
 func drainBare(ctx context.Context, p *pgxpool.Pool, jobs int) (time.Duration, error) {
 	if err := run(ctx, p, `CREATE TABLE IF NOT EXISTS bare_jobs (id bigserial PRIMARY KEY, kind text NOT NULL, payload jsonb NOT NULL, run_at timestamptz NOT NULL DEFAULT now(), attempts int NOT NULL DEFAULT 0)`,
-		`CREATE INDEX IF NOT EXISTS bare_jobs_run_at ON bare_jobs (run_at)`, `TRUNCATE bare_jobs`,
-		fmt.Sprintf(`INSERT INTO bare_jobs (kind, payload) SELECT 'noop', '{}' FROM generate_series(1, %d)`, jobs), `VACUUM ANALYZE bare_jobs`); err != nil {
+		`CREATE INDEX IF NOT EXISTS bare_jobs_run_at ON bare_jobs (run_at)`); err != nil {
 		return 0, err
 	}
+	if err := refill(ctx, p, "bare_jobs", jobs); err != nil {
+		return 0, err
+	}
+	return drainTable(ctx, p, "bare_jobs", func() (int, error) {
+		rows, err := p.Query(ctx, bareClaim, 100)
+		if err != nil {
+			return 0, err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil || len(ids) == 0 {
+			return 0, err
+		}
+		_, err = p.Exec(ctx, bareDelete, ids)
+		return len(ids), err
+	})
+}
+
+const (
+	fencedClaim = `WITH j AS (SELECT id FROM onefill.jobs WHERE run_at <= now() ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+UPDATE onefill.jobs SET fence = fence + 1, attempts = attempts + 1, run_at = now() + interval '1 minute' FROM j WHERE jobs.id = j.id
+RETURNING jobs.id, fence, attempts, kind, key, payload, version::text, dedupe, last_error, enqueued_at`
+	fencedDelete = `DELETE FROM onefill.jobs USING unnest($1::bigint[], $2::int[]) AS t(id, fence) WHERE jobs.id = t.id AND jobs.fence = t.fence`
+)
+
+// fencedJob is what a worker wants to know of a job.
+type fencedJob struct {
+	ID              int64
+	Fence, Attempts int32
+	Kind, Key       string
+	Payload         []byte
+	Version, Dedupe string
+	LastError       *string
+	Enqueued        time.Time
+}
+
+func drainFenced(ctx context.Context, p *pgxpool.Pool, jobs int) (time.Duration, error) {
+	if _, err := openFilled(ctx, p, jobs); err != nil {
+		return 0, err
+	}
+	return drainTable(ctx, p, "onefill.jobs", func() (int, error) {
+		rows, err := p.Query(ctx, fencedClaim, 100)
+		if err != nil {
+			return 0, err
+		}
+		claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[fencedJob])
+		if err != nil || len(claimed) == 0 {
+			return 0, err
+		}
+		ids, fences := make([]int64, len(claimed)), make([]int32, len(claimed))
+		for i, j := range claimed {
+			ids[i], fences[i] = j.ID, j.Fence
+		}
+		_, err = p.Exec(ctx, fencedDelete, ids, fences)
+		return len(ids), err
+	})
+}
+
+// drainTable takes batches from 4 connections at once until there are none.
+func drainTable(ctx context.Context, p *pgxpool.Pool, table string, batch func() (int, error)) (time.Duration, error) {
 	const clients = 4
 	errs := make(chan error, clients)
 	start := time.Now()
 	for range clients {
-		go func() { errs <- drainOne(ctx, p) }()
+		go func() {
+			for {
+				if n, err := batch(); n == 0 || err != nil {
+					errs <- err
+					return
+				}
+			}
+		}()
 	}
 	var err error
 	for range clients {
 		err = errors.Join(err, <-errs)
 	}
 	took := time.Since(start)
-	return took, errors.Join(err, nothingLeft(ctx, p, "bare_jobs"))
-}
-
-func drainOne(ctx context.Context, p *pgxpool.Pool) error {
-	for {
-		rows, err := p.Query(ctx, bareClaim, 100)
-		if err != nil {
-			return err
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil || len(ids) == 0 {
-			return err
-		}
-		if _, err := p.Exec(ctx, bareDelete, ids); err != nil {
-			return err
-		}
-	}
+	return took, errors.Join(err, nothingLeft(ctx, p, table))
 }

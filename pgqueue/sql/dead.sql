@@ -1,9 +1,9 @@
 -- Moves jobs to the dead letters.
--- $1: ids, $2: fences, $3: a JSON array of objects: id, fence, reason, error.
+-- $1: ids, $2: fences ({fences}: fences.sql), $3: a JSON array of objects: id, fence, reason, error.
 -- Returns id, fence of those that were moved.
 WITH held AS MATERIALIZED (
   SELECT id FROM {schema}.jobs
-  WHERE id = ANY($1::bigint[]) AND ((id, fence) IN (SELECT id, fence FROM unnest($1::bigint[], $2::int[]) AS t(id, fence))) IS TRUE
+  WHERE id = ANY($1::bigint[]) AND {fences}
   ORDER BY id FOR UPDATE
 ), gone AS (
   DELETE FROM {schema}.jobs WHERE id = ANY(ARRAY(SELECT id FROM held))

@@ -1,9 +1,9 @@
 -- Gives jobs back. The fence grows, so that the claim is good for nothing from then on.
--- $1: ids, $2: fences, $3: a JSON array of objects: id, fence, delay in microseconds, error, uncounted.
+-- $1: ids, $2: fences ({fences}: fences.sql), $3: a JSON array of objects: id, fence, delay in microseconds, error, uncounted.
 -- Returns id, fence of those that were given back, as they were.
 WITH held AS MATERIALIZED (
   SELECT id FROM {schema}.jobs
-  WHERE id = ANY($1::bigint[]) AND ((id, fence) IN (SELECT id, fence FROM unnest($1::bigint[], $2::int[]) AS t(id, fence))) IS TRUE
+  WHERE id = ANY($1::bigint[]) AND {fences}
   ORDER BY id FOR UPDATE
 )
 UPDATE {schema}.jobs AS j
