@@ -28,10 +28,11 @@ func (f *far) Receive(ctx context.Context, r queue.Request) ([]queue.Delivery, e
 	f.most = max(f.most, f.under)
 	f.mu.Unlock()
 	ds, err := f.Queue.Receive(ctx, r)
-	time.Sleep(10 * time.Millisecond)
+	takes := 10 * time.Millisecond
 	if r.Wait == 0 {
-		time.Sleep(5 * time.Millisecond)
+		takes += 5 * time.Millisecond
 	}
+	<-time.After(takes) // in a bubble
 	f.mu.Lock()
 	f.under--
 	f.mu.Unlock()
