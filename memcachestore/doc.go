@@ -30,6 +30,7 @@
 // Every operation is one command to one server, a round trip, unless said otherwise:
 //
 //	hit, miss                     mg
+//	many reads (GetMany)          mg for each key, 256 of them at once
 //	lease of an absent key        the same mg: reading and winning are one step
 //	fill, fail, renew, release    ms or md
 //	lease over a stale value, or after a failure   mg, ms

@@ -1,17 +1,12 @@
 package memcachestore
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // A reply is read in the moment in which the connection fails: the request is finished by
@@ -20,31 +15,7 @@ import (
 func TestReplyAndFailureFinishOnce(t *testing.T) {
 	var replies, bad atomic.Int64
 	for range 100 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			defer nc.Close()
-			br := bufio.NewReader(nc)
-			for {
-				line, err := br.ReadString('\n')
-				if err != nil {
-					return
-				}
-				f := strings.Fields(line)
-				fmt.Fprintf(nc, "VA 1 c5 t-1 f3239169 %s\r\nx\r\n", f[len(f)-1])
-			}
-		}()
-		nc, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := newConn(nc, bufio.NewReader(nc), life{itemMax: 1 << 20, explicit: true}, 3*time.Second)
+		c := answers(t, func(_ int, opaque string) string { return "VA 1 c5 t-1 f3239169 " + opaque + "\r\nx\r\n" })
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -65,7 +36,6 @@ func TestReplyAndFailureFinishOnce(t *testing.T) {
 		}
 		c.fail(errors.New("stalled"))
 		wg.Wait()
-		ln.Close()
 	}
 	if n := bad.Load(); n != 0 {
 		t.Errorf("%d replies were torn", n)

@@ -36,7 +36,7 @@ func (it *item) holding() store.Holding {
 		h.Left = span(it.valueLeft())
 	}
 	if it.claim == leased {
-		h.Lease = store.LeaseInfo{ID: it.leaseID(), Token: it.by.token, Try: it.by.try, Left: span(it.claimLeft())}
+		h.Lease = store.LeaseInfo{ID: it.leaseID(), Token: it.by.token, Try: it.by.try, Owner: it.holder, Left: span(it.claimLeft())}
 	}
 	if it.recorded {
 		h.Failure = store.FailureInfo{Record: append([]byte{}, it.record...), Left: span(it.recordLeft())}

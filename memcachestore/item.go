@@ -24,7 +24,7 @@ import (
 //	6     if there is a claim or a record:
 //	      8  claim's end   8  value's end   8  record's end
 //	      16 token, 4 try: whose lease it is   4  length of the record
-//	      then kept key, record, value
+//	      then kept key, record, value; the record's place is also the holder's (holder.go)
 //
 // An end is not a date. It is what the server says remains of the item (t) at that
 // moment: the claim lives while more than that remains, and so do value and record. So
@@ -47,6 +47,9 @@ type item struct {
 	claim     claim // none if its time is over
 	claimEnds int64 // of left
 	by        owner // of a lease, as far as the item says
+	// holder is the Config.Owner of the session that has the lease, as far as the item says.
+	// It decides nothing.
+	holder string
 
 	// recorded: there is the record of a failure, and it is not to be forgotten yet.
 	recorded   bool
@@ -148,6 +151,9 @@ func (it *item) parse(b []byte, kept string) bool {
 	}
 	b = b[keyLen:]
 	it.record, it.value = b[:recordLen:recordLen], b[recordLen:]
+	if it.claim == leased && !it.recorded && recordLen > 0 {
+		it.parseHeld(it.record)
+	}
 	return true
 }
 
@@ -195,8 +201,8 @@ func (it *item) recordLeft() int64 {
 
 // leasedTo returns the item under a lease for left seconds, and how long it must
 // last. Value and record stay.
-func (it *item) leasedTo(by owner, left int64) (next item, ttl int64) {
-	next = item{claim: leased, by: by, valued: it.valued, value: it.value, recorded: it.recorded, record: it.record}
+func (it *item) leasedTo(by owner, holder string, left int64) (next item, ttl int64) {
+	next = item{claim: leased, by: by, holder: holder, valued: it.valued, value: it.value, recorded: it.recorded, record: it.record}
 	return next, next.arrange(it.valueLeft(), left, it.recordLeft())
 }
 
@@ -240,10 +246,14 @@ func (it *item) encode(kept string) []byte {
 	if it.valued {
 		bits |= valuedBit
 	}
-	if it.recorded {
+	record := it.record
+	switch {
+	case it.claim == leased && it.holder != "":
+		record = it.heldRecord() // its bit is off: see there
+	case it.recorded:
 		bits |= recordedBit
 	}
-	b := make([]byte, 0, headBytes+claimBytes+len(kept)+len(it.record)+len(it.value))
+	b := make([]byte, 0, headBytes+claimBytes+len(kept)+len(record)+len(it.value))
 	b = append(b, magic0, magic1, frameFormat, bits)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(kept)))
 	if it.timed() {
@@ -252,9 +262,9 @@ func (it *item) encode(kept string) []byte {
 		b = binary.BigEndian.AppendUint64(b, uint64(it.recordEnds))
 		b = append(b, it.by.token[:]...)
 		b = binary.BigEndian.AppendUint32(b, it.by.try)
-		b = binary.BigEndian.AppendUint32(b, uint32(len(it.record)))
+		b = binary.BigEndian.AppendUint32(b, uint32(len(record)))
 	}
 	b = append(b, kept...)
-	b = append(b, it.record...)
+	b = append(b, record...)
 	return append(b, it.value...)
 }

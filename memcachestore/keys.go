@@ -38,10 +38,20 @@ func itemKey(hash func(string) [32]byte, name, key string) (item, kept string, e
 	if len(key) > maxKey {
 		return "", "", fmt.Errorf("%w: the key has %d bytes, at most %d are allowed", store.ErrTooLarge, len(key), maxKey)
 	}
-	if plain := plainPrefix + name + ":" + key; fits(plain) {
-		return plain, "", nil
+	var room [maxItemKey]byte
+	b, kept := appendItemKey(room[:0], hash, name, key)
+	return string(b), kept, nil
+}
+
+// appendItemKey appends what itemKey returns, of a key that is not too long.
+func appendItemKey(b []byte, hash func(string) [32]byte, name, key string) (_ []byte, kept string) {
+	begin := len(b)
+	b = append(append(append(append(b, plainPrefix...), name...), ':'), key...)
+	if fits(b[begin:]) {
+		return b, ""
 	}
-	return hashedPrefix + name + ":" + hashed(hash, key), key, nil
+	b = append(append(append(b[:begin], hashedPrefix...), name...), ':')
+	return append(b, hashed(hash, key)...), key
 }
 
 // tagKey returns the server's key for the generation of a tag.
@@ -53,7 +63,7 @@ func tagKey(hash func(string) [32]byte, name, tag string) string {
 }
 
 // fits says whether memcached takes a key.
-func fits(item string) bool { return len(item) <= maxItemKey && printable(item) }
+func fits[T string | []byte](item T) bool { return len(item) <= maxItemKey && printable(item) }
 
 func hashed(hash func(string) [32]byte, key string) string {
 	sum := hash(key)
@@ -62,7 +72,7 @@ func hashed(hash func(string) [32]byte, key string) string {
 
 func sha(key string) [32]byte { return sha256.Sum256([]byte(key)) }
 
-func printable(key string) bool {
+func printable[T string | []byte](key T) bool {
 	for i := range len(key) {
 		if key[i] <= ' ' || key[i] > '~' {
 			return false

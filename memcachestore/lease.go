@@ -185,7 +185,7 @@ func (l *lease) Fail(ctx context.Context, record []byte, ttl time.Duration) (boo
 func (l *lease) Renew(ctx context.Context, ttl time.Duration) (bool, error) {
 	return l.act(ctx, "renew", func(c *conn) (bool, error) {
 		left := claimSeconds(ttl, shortestClaim)
-		return l.reclaim(ctx, c, func(it *item) (item, int64) { return it.leasedTo(l.by, left) })
+		return l.reclaim(ctx, c, func(it *item) (item, int64) { return it.leasedTo(l.by, l.s.owner, left) })
 	})
 }
 

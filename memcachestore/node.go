@@ -25,8 +25,9 @@ type node struct {
 
 // slot holds one connection or the attempt to make one.
 type slot struct {
+	conn atomic.Pointer[conn] // changed under mu
+
 	mu      sync.Mutex // nothing blocks under it
-	conn    *conn
 	dial    *dial
 	failed  int       // attempts in a row
 	next    time.Time // when the next one may be made
@@ -62,6 +63,9 @@ func (n *node) pick(ctx context.Context, insist bool) (*conn, error) {
 		return nil, fmt.Errorf("not asked: %w", err)
 	}
 	turn := int(n.turn.Add(1) % uint32(len(n.slots)))
+	if c := n.slots[turn].alive(); c != nil {
+		return n.lighter(c), nil
+	}
 	c, d, err := n.slots[turn].take(n, insist)
 	if c != nil {
 		return c, nil
@@ -80,6 +84,18 @@ func (n *node) pick(ctx context.Context, insist bool) (*conn, error) {
 	}
 }
 
+// lighter returns the first connection that has room, or else c. On few connections more
+// requests and replies travel together, and the server has the one that a single caller uses
+// at hand.
+func (n *node) lighter(c *conn) *conn {
+	for i := range n.slots {
+		if first := n.slots[i].alive(); first != nil && first.light() {
+			return first
+		}
+	}
+	return c
+}
+
 // other returns a connection of another slot, nil if there is none.
 func (n *node) other(than int) *conn {
 	for i := range n.slots {
@@ -94,10 +110,8 @@ func (n *node) other(than int) *conn {
 }
 
 func (s *slot) alive() *conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn != nil && s.conn.alive() {
-		return s.conn
+	if c := s.conn.Load(); c != nil && c.alive() {
+		return c
 	}
 	return nil
 }
@@ -107,11 +121,12 @@ func (s *slot) alive() *conn {
 func (s *slot) take(n *node, insist bool) (*conn, *dial, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c := s.alive()
 	switch {
 	case s.closed:
 		return nil, nil, errStoreClosed
-	case s.conn != nil && s.conn.alive():
-		return s.conn, nil, nil
+	case c != nil:
+		return c, nil, nil
 	case s.dial != nil:
 		return nil, s.dial, nil
 	}
@@ -119,7 +134,8 @@ func (s *slot) take(n *node, insist bool) (*conn, *dial, error) {
 		return nil, nil, fmt.Errorf("not tried again yet: %w", s.lastErr)
 	}
 	d := &dial{done: make(chan struct{})}
-	s.conn, s.dial = nil, d
+	s.conn.Store(nil)
+	s.dial = d
 	go s.connect(n, d)
 	return nil, d, nil
 }
@@ -136,7 +152,8 @@ func (s *slot) connect(n *node, d *dial) {
 		d.conn.fail(errStoreClosed)
 		d.conn, d.err = nil, errStoreClosed
 	default:
-		s.conn, s.failed, s.lastErr = d.conn, 0, nil
+		s.conn.Store(d.conn)
+		s.failed, s.lastErr = 0, nil
 	}
 	s.mu.Unlock()
 	close(d.done)
@@ -201,7 +218,7 @@ func (n *node) close() {
 		s := &n.slots[i]
 		s.mu.Lock()
 		s.closed = true
-		c := s.conn
+		c := s.conn.Load()
 		s.mu.Unlock()
 		if c != nil {
 			c.fail(errStoreClosed)

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
+	"math/bits"
+	"sync/atomic"
 )
 
 // code is the kind of a reply.
@@ -44,17 +45,75 @@ var errProtocol = errors.New("unexpected answer")
 // The longest line of a reply is far shorter: a key of 250 bytes and its flags.
 const maxLine = 2048
 
+// parser reads one reply after the other. It can be interrupted: after an error that is not
+// the connection's end, next goes on where it has stopped.
+type parser struct {
+	br    *bufio.Reader
+	limit int           // bytes of a value
+	large *atomic.Int32 // counts the large values that are on their way; may be nil
+
+	// What is known of the value that is being read: its line, how long it is, and its first
+	// bytes. Nil between two values.
+	head reply
+	size int
+	body []byte
+	at   int
+}
+
 // readReply reads one reply and nothing beyond it. A value of more than limit bytes
 // is a protocol error, and so is whatever else was not expected.
 func readReply(r *bufio.Reader, limit int) (reply, error) {
-	line, err := readLine(r)
-	if err != nil {
+	p := parser{br: r, limit: limit}
+	return p.next()
+}
+
+func (p *parser) next() (reply, error) {
+	if p.body == nil {
+		line, err := peekLine(p.br)
+		if err != nil {
+			return reply{}, err
+		}
+		rep, err := p.parse(line[:len(line)-len(crlf)])
+		if err != nil {
+			return reply{}, err
+		}
+		_, _ = p.br.Discard(len(line)) // which is buffered
+		if rep.code != codeValue {
+			return rep, nil
+		}
+		const step = 1 << 20
+		p.head, p.body, p.at = rep, make([]byte, min(p.size, step)), 0
+		p.count(1)
+	}
+	if err := p.readBody(); err != nil {
 		return reply{}, err
 	}
+	rep := p.head
+	rep.value = p.body
+	p.head, p.body = reply{}, nil
+	p.count(-1)
+	return rep, nil
+}
+
+// count counts the value that is being read, if it is large.
+func (p *parser) count(n int32) {
+	if p.large != nil && p.size >= largeValue {
+		p.large.Add(n)
+	}
+}
+
+// parse reads a line, without its end.
+func (p *parser) parse(line []byte) (reply, error) {
 	word, rest, _ := bytes.Cut(line, []byte(" "))
 	switch string(word) {
 	case "VA":
-		return readValue(r, line, rest, limit)
+		length, flags, _ := bytes.Cut(rest, []byte(" "))
+		size, ok := parseUint(length)
+		if !ok || size > uint64(p.limit) {
+			return reply{}, surprise(line)
+		}
+		p.size = int(size)
+		return parseFlags(codeValue, line, flags)
 	case "HD":
 		return parseFlags(codeDone, line, rest)
 	case "EN":
@@ -73,59 +132,58 @@ func readReply(r *bufio.Reader, limit int) (reply, error) {
 	return reply{}, surprise(line)
 }
 
-func readValue(r *bufio.Reader, line, rest []byte, limit int) (reply, error) {
-	length, flags, _ := bytes.Cut(rest, []byte(" "))
-	size, ok := parseUint(length)
-	if !ok || size > uint64(limit) {
-		return reply{}, surprise(line)
-	}
-	rep, err := parseFlags(codeValue, line, flags) // before the line's bytes are overwritten
-	if err != nil {
-		return reply{}, err
-	}
-	if rep.value, err = readBody(r, int(size)); err != nil {
-		return reply{}, err
-	}
-	return rep, nil
-}
-
-// readBody reads size bytes and the line end behind them. Memory is taken as the
-// bytes arrive, not on the word of whoever claims to have them.
-func readBody(r *bufio.Reader, size int) ([]byte, error) {
-	const step = 1 << 20
-	body := make([]byte, min(size, step))
-	for at := 0; ; {
-		n, err := io.ReadFull(r, body[at:])
+// readBody reads a value and the line end behind it. Memory is taken as the bytes arrive,
+// not on the word of whoever claims to have them.
+func (p *parser) readBody() error {
+	for p.at < p.size {
+		if p.at == len(p.body) {
+			p.body = append(p.body, make([]byte, min(p.size-p.at, p.at))...)
+		}
+		n, err := p.br.Read(p.body[p.at:])
+		p.at += n
 		if err != nil {
-			return nil, cutShort(err)
+			return cutShort(err)
 		}
-		if at += n; at == size {
-			break
-		}
-		body = append(body, make([]byte, min(size-at, max(step, at)))...)
 	}
-	var end [2]byte
-	if _, err := io.ReadFull(r, end[:]); err != nil {
-		return nil, cutShort(err)
+	end, err := p.br.Peek(len(crlf))
+	switch {
+	case err != nil:
+		return cutShort(err)
+	case string(end) != crlf:
+		return fmt.Errorf("%w: a value of %d bytes ends in %q", errProtocol, p.size, end)
 	}
-	if string(end[:]) != crlf {
-		return nil, fmt.Errorf("%w: a value of %d bytes ends in %q", errProtocol, size, end)
-	}
-	return body, nil
+	_, _ = p.br.Discard(len(crlf)) // which is buffered
+	return nil
 }
 
 // readLine returns a line without its end. It is valid until the next read.
 func readLine(r *bufio.Reader) ([]byte, error) {
-	line, err := r.ReadSlice('\n')
-	switch {
-	case errors.Is(err, bufio.ErrBufferFull) || len(line) > maxLine:
-		return nil, surprise(line)
-	case err != nil:
-		return nil, cutShort(err)
-	case len(line) < 2 || line[len(line)-2] != '\r':
-		return nil, surprise(line)
+	line, err := peekLine(r)
+	if err != nil {
+		return nil, err
 	}
-	return line[:len(line)-2], nil
+	_, _ = r.Discard(len(line)) // which is buffered
+	return line[:len(line)-len(crlf)], nil
+}
+
+// peekLine returns the next line with its end, which stays unread. It is valid until the
+// next read.
+func peekLine(r *bufio.Reader) ([]byte, error) {
+	for {
+		line, _ := r.Peek(r.Buffered())
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			if line = line[:end+1]; end > maxLine || !bytes.HasSuffix(line, []byte(crlf)) {
+				return nil, surprise(line)
+			}
+			return line, nil
+		}
+		if len(line) > maxLine {
+			return nil, surprise(line)
+		}
+		if _, err := r.Peek(len(line) + 1); err != nil {
+			return nil, cutShort(err)
+		}
+	}
 }
 
 // parseFlags reads the flags that come back with a reply. Those that were not asked
@@ -176,9 +234,15 @@ func parseUint32(b []byte) (uint32, bool) {
 	return uint32(n), ok && n <= math.MaxUint32
 }
 
-func parseUint(b []byte) (uint64, bool) {
-	n, err := strconv.ParseUint(string(b), 10, 64)
-	return n, err == nil
+func parseUint(b []byte) (n uint64, ok bool) {
+	for _, c := range b {
+		high, low := bits.Mul64(n, 10)
+		var carry uint64
+		if n, carry = bits.Add64(low, uint64(c-'0'), 0); c < '0' || c > '9' || high+carry > 0 {
+			return 0, false
+		}
+	}
+	return n, len(b) > 0
 }
 
 // surprise is the error for a line that no memcached would have sent.

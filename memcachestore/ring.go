@@ -46,7 +46,9 @@ func newRing(nodes []*node) *ring {
 }
 
 // node returns the server of an item.
-func (r *ring) node(item string) *node {
+func (r *ring) node(item string) *node { return nodeOf(r, item) }
+
+func nodeOf[T string | []byte](r *ring, item T) *node {
 	if len(r.points) == 0 {
 		return r.nodes[0]
 	}
@@ -60,7 +62,7 @@ func (r *ring) node(item string) *node {
 
 // hashKey is FNV-1a with the finalizer of SplitMix64, as FNV's upper bits alone
 // hardly depend on a key's last bytes.
-func hashKey(key string) uint64 {
+func hashKey[T string | []byte](key T) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(key) {
 		h = (h ^ uint64(key[i])) * 1099511628211

@@ -16,6 +16,7 @@ import (
 type session struct {
 	st     *Store
 	name   string
+	owner  string // Config.Owner
 	closed atomic.Bool
 	// raising is held by who raises the epoch: see raise.
 	raising chan struct{}
@@ -180,15 +181,15 @@ func (s *session) Acquire(ctx context.Context, key string, req store.Request) (s
 // acquire is one attempt. An answer without a state: the item has changed meanwhile.
 func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Request) (store.Answer, error) {
 	ttl := claimSeconds(req.TTL, shortestClaim)
-	l := &lease{s: s, place: p, by: owner{req.Token, req.Try}, conn: c, turn: make(chan struct{}, 1)}
-	explicit := uint64(0)
+	by, explicit := owner{req.Token, req.Try}, uint64(0)
 	if c.life.explicit {
-		explicit = l.by.cas()
+		explicit = by.cas()
 	}
 	r, err := c.do(ctx,
 		func(b []byte, opaque uint32) []byte { return appendGet(b, p.item, ttl, explicit, opaque) },
 		func(r reply) {
 			if r.code == codeValue && r.won && len(r.value) == 0 {
+				l := s.newLease(c, p, by)
 				l.cas = r.cas
 				p.node.late.add(l)
 			}
@@ -203,9 +204,10 @@ func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Reque
 	if it.valued && !store.SameMark(req.Seen, it.value) {
 		return store.Answer{State: store.Hit, Item: it.public()}, nil
 	}
+	l := s.newLease(c, p, by)
 	switch it.claim {
 	case leased:
-		switch l.by.standing(&it, r.won, explicit != 0) {
+		switch by.standing(&it, r.won, explicit != 0) {
 		case others:
 			return store.Answer{State: store.Held, Item: it.public(), Remaining: duration(it.claimLeft())}, nil
 		case mine:
@@ -221,6 +223,10 @@ func (s *session) acquire(ctx context.Context, c *conn, p place, req store.Reque
 	return s.claim(ctx, c, l, &it, ttl)
 }
 
+func (s *session) newLease(c *conn, p place, by owner) *lease {
+	return &lease{s: s, place: p, by: by, conn: c, turn: make(chan struct{}, 1)}
+}
+
 // won is the answer of who has the lease of an item.
 func (l *lease) won(it *item) store.Answer {
 	return store.Answer{State: store.Won, Item: it.public(), Failure: it.record, Lease: l}
@@ -230,7 +236,7 @@ func (l *lease) won(it *item) store.Answer {
 // record of a failure, of the flight's own earlier try, or of what is left of another
 // key.
 func (s *session) claim(ctx context.Context, c *conn, l *lease, it *item, ttl int64) (store.Answer, error) {
-	next, itemTTL := it.leasedTo(l.by, ttl)
+	next, itemTTL := it.leasedTo(l.by, s.owner, ttl)
 	cas, err := l.swap(ctx, c, it.cas, &next, itemTTL, func(r reply) {
 		if r.code == codeDone {
 			next.cas = r.cas

@@ -24,7 +24,7 @@ type Options struct {
 	TLS *tls.Config
 	// Conns is the number of connections to each server. Requests are pipelined, so a
 	// few carry any number of callers; more than one keeps large values from holding
-	// up small ones. Default 2.
+	// up small ones. The first one is used while it is not busy. Default 2.
 	Conns int
 	// DialTimeout bounds one attempt to connect, TLS and the questions that a server
 	// is asked first included. Default 2 s.
@@ -117,8 +117,10 @@ func (st *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, e
 	if st.wrong != nil {
 		return nil, st.wrong
 	}
-	if err := store.ValidName(cfg.Name); err != nil {
-		return nil, invalid(st.addrs(), err)
+	for _, err := range []error{store.ValidName(cfg.Name), store.ValidOwner(cfg.Owner)} {
+		if err != nil {
+			return nil, invalid(st.addrs(), err)
+		}
 	}
 	errs := make([]error, len(st.ring.nodes))
 	var wg sync.WaitGroup
@@ -131,7 +133,7 @@ func (st *Store) Attach(ctx context.Context, cfg store.Config) (store.Session, e
 			return nil, failure("attach", st.ring.nodes[i].addr.text, err)
 		}
 	}
-	return &session{st: st, name: cfg.Name, raising: make(chan struct{}, 1)}, nil
+	return &session{st: st, name: cfg.Name, owner: cfg.Owner, raising: make(chan struct{}, 1)}, nil
 }
 
 // probe asks a server whether it answers, over a new connection if there is none.

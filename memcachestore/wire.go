@@ -13,9 +13,9 @@ import (
 // vivify of more than 0 an absent item is created as an empty one that lasts so many
 // seconds, in the same step; with explicit it gets that CAS.
 func appendGet(b []byte, item string, vivify int64, explicit uint64, opaque uint32) []byte {
-	b = append(b, "mg "...)
+	b = append(b, getCommand...)
 	b = append(b, item...)
-	b = append(b, " v c t f"...)
+	b = append(b, getFlags...)
 	if vivify > 0 {
 		b = appendFlag(b, 'N', uint64(vivify))
 		if explicit != 0 {
@@ -24,6 +24,12 @@ func appendGet(b []byte, item string, vivify int64, explicit uint64, opaque uint
 	}
 	return appendOpaque(b, opaque)
 }
+
+// A read without vivify is getCommand, the item, getFlags and the opaque number.
+const (
+	getCommand = "mg "
+	getFlags   = " v c t f"
+)
 
 // appendLook appends a read of CAS and remaining seconds only.
 func appendLook(b []byte, item string, opaque uint32) []byte {

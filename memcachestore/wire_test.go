@@ -140,7 +140,7 @@ func FuzzReadReply(f *testing.F) {
 func FuzzDecodeItem(f *testing.F) {
 	failure, _ := (&item{valued: true, value: []byte("v"), left: 600}).failedFor(30, []byte("record"))
 	f.Add(failure.encode("key"), "key", int64(595), uint32(frameFlags))
-	next, _ := failure.leasedTo(owner{store.Token{1}, 7}, 30)
+	next, _ := failure.leasedTo(owner{store.Token{1}, 7}, "web-3:4711", 30)
 	f.Add(next.encode("key"), "key", int64(500), uint32(frameFlags))
 	after, _ := failure.released()
 	f.Add(after.encode("key"), "key", int64(590), uint32(frameFlags))
@@ -159,7 +159,7 @@ func FuzzDecodeItem(f *testing.F) {
 			return
 		}
 		lease, failure, rest := it, it, it
-		lease.claim, lease.by = leased, owner{store.Token{9}, math.MaxUint32}
+		lease.claim, lease.by, lease.holder = leased, owner{store.Token{9}, math.MaxUint32}, "a:1"
 		failure.claim, failure.recorded, failure.record = failed, true, []byte("r")
 		rest.claim = unclaimed
 		for _, c := range []struct {
@@ -167,7 +167,7 @@ func FuzzDecodeItem(f *testing.F) {
 			claim, memo int64
 			become      func() (item, int64)
 		}{
-			{lease, 7, it.recordLeft(), func() (item, int64) { return it.leasedTo(lease.by, 7) }},
+			{lease, 7, it.recordLeft(), func() (item, int64) { return it.leasedTo(lease.by, lease.holder, 7) }},
 			{failure, 7, 14, func() (item, int64) { return it.failedFor(7, failure.record) }},
 			{rest, 0, it.recordLeft(), it.released},
 		} {
@@ -180,7 +180,7 @@ func FuzzDecodeItem(f *testing.F) {
 			}
 			back := decodeItem(reply{code: codeValue, cas: 1, left: ttl, value: next.encode(kept), flags: frameFlags}, kept)
 			if back.claim != c.want.claim || back.claimLeft() != c.claim || back.recordLeft() != c.memo || !bytes.Equal(back.record, c.want.record) ||
-				back.valueLeft() != it.valueLeft() || !bytes.Equal(back.value, it.value) || back.claim == leased && back.by != lease.by {
+				back.valueLeft() != it.valueLeft() || !bytes.Equal(back.value, it.value) || back.claim == leased && (back.by != lease.by || back.holder != lease.holder) {
 				t.Fatalf("%+v became %+v with %d s, want %+v with %d s of the claim and %d s of the record", it, back, ttl, c.want, c.claim, c.memo)
 			}
 		}
@@ -206,7 +206,7 @@ func TestItemEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			it := item{valued: c.valueLeft > 0, value: []byte("v"), left: c.valueLeft}
-			next, ttl := it.leasedTo(owner{store.Token{1}, 1}, c.lease)
+			next, ttl := it.leasedTo(owner{store.Token{1}, 1}, "web-3:4711", c.lease)
 			if ttl != c.ttl {
 				t.Errorf("the item lasts %d s, want %d", ttl, c.ttl)
 			}
@@ -237,7 +237,7 @@ func TestFailureEnds(t *testing.T) {
 				for second := int64(0); second < 25; second++ {
 					if second == 12 && between != "nothing" {
 						now := decodeItem(reply{code: codeValue, cas: 1, left: ttl - second, value: next.encode(""), flags: frameFlags}, "")
-						next, ttl = now.leasedTo(owner{store.Token{1}, 1}, 2)
+						next, ttl = now.leasedTo(owner{store.Token{1}, 1}, "web-3:4711", 2)
 						ttl += second
 						if between == "released lease" {
 							next, ttl = next.released()
@@ -267,7 +267,7 @@ func TestFailureEnds(t *testing.T) {
 // its failure must not hold up the key for ever.
 func TestClaimOnAnEndlessItem(t *testing.T) {
 	it := item{valued: true, value: []byte("v"), left: 600}
-	lease, _ := it.leasedTo(owner{store.Token{1}, 1}, 30)
+	lease, _ := it.leasedTo(owner{store.Token{1}, 1}, "", 30)
 	failure, _ := it.failedFor(30, []byte("down"))
 	for _, r := range []reply{
 		{code: codeValue, cas: 1, left: forever, value: lease.encode(""), flags: frameFlags},
