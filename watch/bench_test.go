@@ -58,7 +58,7 @@ func BenchmarkObserve(b *testing.B) {
 			_, load := r.TraceLoad(context.Background(), f)
 			load(nil)
 			r.Observe(onefill.Event{Kind: onefill.EventLoad, Cache: "c", Key: f[0].Key, Took: 1000})
-			r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: f[0].Key, N: 1, Callers: 1})
+			r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: f[0].Key, Flight: i, N: 1, Callers: 1})
 			wait(nil)
 		}
 	})

@@ -41,7 +41,7 @@ const (
 	Loaded      Outcome = "loaded"       // a load of this process brought the value
 	FillRefused Outcome = "fill refused" // the same, but its lease was lost: the value was stored nowhere
 	LeaseWait   Outcome = "lease wait"   // a load of another process brought the value
-	NotFound    Outcome = "not found"    // the row does not exist
+	NotFound    Outcome = "not found"    // the row does not exist; a load of this process, or of another, said so
 	Stale       Outcome = "stale"        // a stale value was served, as there was no other
 	Busy        Outcome = "busy"         // there was no place at the origin in time
 	Timeout     Outcome = "timeout"      // WaitTimeout or LoadTimeout
@@ -55,7 +55,6 @@ const (
 type flight struct {
 	id               uint64
 	name             name
-	older            *flight // of the same key
 	start            time.Time
 	background       bool
 	callers, waiting int
@@ -63,7 +62,6 @@ type flight struct {
 	loads            int
 	longest, lease   time.Duration
 	refused, busy    bool
-	notFound         bool
 	loadErr          error
 	idle             bool // nobody waits and nothing loads: it has landed, or is about to
 }
@@ -72,6 +70,10 @@ type flight struct {
 // its load failed, or found no place, was answered with a stale value.
 func (f *flight) outcome(e *onefill.Event) Outcome {
 	switch err := e.Err; {
+	case errors.Is(err, onefill.ErrNotFound) && !f.refused:
+		return NotFound
+	case errors.Is(err, onefill.ErrNotFound):
+		return FillRefused
 	case errors.Is(err, onefill.ErrOriginBusy):
 		return Busy
 	case errors.Is(err, onefill.ErrWaitTimeout), errors.Is(err, context.DeadlineExceeded):
@@ -82,8 +84,6 @@ func (f *flight) outcome(e *onefill.Event) Outcome {
 		return Stale
 	case f.refused:
 		return FillRefused
-	case f.notFound:
-		return NotFound
 	case f.loads > 0:
 		return Loaded
 	}

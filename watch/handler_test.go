@@ -232,7 +232,7 @@ func TestHideKeys(t *testing.T) {
 		r.TraceWait(t.Context(), f)
 		_, end := r.TraceLoad(t.Context(), f)
 		r.Observe(onefill.Event{Kind: onefill.EventLoad, Cache: "c", Key: "alice@example.com", Took: time.Second})
-		r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: "alice@example.com", N: 2, Err: fmt.Errorf("loading alice@example.com")})
+		r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: "alice@example.com", Flight: 1, N: 2, Err: fmt.Errorf("loading alice@example.com")})
 		end(nil)
 		r.TraceWait(t.Context(), []onefill.Flight{{ID: 2, Cache: "c", Key: "alice@example.com"}})
 		text, err := io.ReadAll(get(t, url).Body)

@@ -21,7 +21,6 @@ type Recorder struct {
 	mu     sync.Mutex // guards the fields below; nothing blocks under it
 	caches map[string]*CacheStat
 	air    map[uint64]*flight // by Flight.ID
-	byKey  map[name]*flight   // those of air, the latest; the others are its older ones
 	idle   []uint64           // of air, those that were left by everybody, the oldest first
 	recent []Group            // ring of those that have ended
 	next   int                // in recent
@@ -42,7 +41,6 @@ func New(o Options) *Recorder {
 		keys:   newWindow(o.Keys),
 		caches: make(map[string]*CacheStat),
 		air:    make(map[uint64]*flight),
-		byKey:  make(map[name]*flight),
 	}
 }
 
@@ -113,7 +111,7 @@ func (r *Recorder) hit(e *onefill.Event) {
 func (r *Recorder) storeHit(e *onefill.Event) {
 	r.mu.Lock()
 	r.cache(e.Cache).StoreHits++
-	followed := r.byKey[name{e.Cache, short(e.Key)}] != nil
+	followed := r.air[e.Flight] != nil
 	r.mu.Unlock()
 	if !followed {
 		r.keys.add(time.Now(), byCalls, name{e.Cache, e.Key}, 1, nil)
@@ -141,12 +139,11 @@ func (r *Recorder) load(e *onefill.Event) {
 	})
 }
 
-// ofFlight changes the flight that an event of a key is about. Events have no flight's ID: of
-// two flights of one key at once, which a write in between makes, the later one is taken.
+// ofFlight changes the flight that an event is about, if it is followed.
 func (r *Recorder) ofFlight(e *onefill.Event, change func(*flight)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.byKey[name{e.Cache, short(e.Key)}]; f != nil {
+	if f := r.air[e.Flight]; f != nil {
 		change(f)
 	}
 }
@@ -176,13 +173,12 @@ func (r *Recorder) TraceLoad(ctx context.Context, flights []onefill.Flight) (con
 	})
 	return ctx, func(err error) {
 		took := time.Since(now)
-		notFound := errors.Is(err, onefill.ErrNotFound)
-		if notFound {
+		if errors.Is(err, onefill.ErrNotFound) {
 			err = nil // an answer
 		}
 		r.each(fs, func(f *flight) {
 			f.loading--
-			f.longest, f.loadErr, f.notFound = max(f.longest, took), err, notFound
+			f.longest, f.loadErr = max(f.longest, took), err
 		})
 	}
 }
@@ -237,8 +233,6 @@ func (r *Recorder) follow(f *onefill.Flight, now time.Time) *flight {
 	}
 	known := &flight{id: f.ID, name: name{f.Cache, strings.Clone(short(f.Key))}, start: now, background: f.Background}
 	r.air[f.ID] = known
-	known.older = r.byKey[known.name]
-	r.byKey[known.name] = known
 	return known
 }
 
@@ -264,7 +258,7 @@ func (r *Recorder) forgetFirst() bool {
 	if f == nil || !f.idle {
 		return false
 	}
-	r.land(f)
+	delete(r.air, f.id)
 	return true
 }
 
@@ -276,26 +270,6 @@ func (r *Recorder) forgetIdle() bool {
 		}
 	}
 	return false
-}
-
-// land forgets a flight. mu is held.
-func (r *Recorder) land(f *flight) {
-	delete(r.air, f.id)
-	latest := r.byKey[f.name]
-	if latest == f {
-		if f.older == nil {
-			delete(r.byKey, f.name)
-		} else {
-			r.byKey[f.name] = f.older
-		}
-		return
-	}
-	for at := latest; at != nil; at = at.older {
-		if at.older == f {
-			at.older = f.older
-			return
-		}
-	}
 }
 
 // miss is the end of a miss group.
@@ -310,10 +284,13 @@ func (r *Recorder) miss(e *onefill.Event) {
 	c := r.cache(e.Cache)
 	c.Groups++
 	c.GroupLoads += uint64(max(e.N, 0))
-	f := r.ended(n, now.Add(-e.Took))
+	f := r.air[e.Flight]
+	if delete(r.air, e.Flight); f == nil { // it was not followed: the event has to do
+		f = &flight{name: name{n.cache, strings.Clone(n.key)}}
+	}
 	g := Group{Type: "group", At: now, Cache: n.cache, Key: f.name.key, Callers: e.Callers, TookMS: milliseconds(e.Took),
 		LoadMS: milliseconds(f.longest), LeaseMS: milliseconds(f.lease), Loads: e.N, Outcome: f.outcome(e), Background: f.background}
-	if e.Err != nil {
+	if e.Err != nil && g.Outcome != NotFound {
 		g.Error = cutText(e.Err.Error())
 	}
 	if len(r.recent) < r.opts.Groups {
@@ -325,22 +302,6 @@ func (r *Recorder) miss(e *onefill.Event) {
 	if r.listeners.Load() > 0 {
 		r.stream.tell(r.show(g))
 	}
-}
-
-// ended is the flight of a key that began at about start, and forgets it. Where it was not
-// followed, the event has to do. mu is held.
-func (r *Recorder) ended(n name, start time.Time) *flight {
-	var best *flight
-	for f := r.byKey[n]; f != nil; f = f.older {
-		if best == nil || f.start.Sub(start).Abs() < best.start.Sub(start).Abs() {
-			best = f
-		}
-	}
-	if best == nil {
-		return &flight{name: name{n.cache, strings.Clone(n.key)}}
-	}
-	r.land(best)
-	return best
 }
 
 // show is a group as others may see it.

@@ -69,17 +69,10 @@ func settled(t *testing.T, r *Recorder) {
 	if len(r.idle) > idleKept || len(r.air) > idleKept {
 		t.Errorf("%d flights are kept, %d of them idle", len(r.air), len(r.idle))
 	}
-	n := 0
-	for of, latest := range r.byKey {
-		for f := latest; f != nil; f = f.older {
-			n++
-			if r.air[f.id] != f || f.name != of || !f.idle || f.waiting != 0 || f.loading != 0 {
-				t.Errorf("a flight of %v is kept: %+v", of, f)
-			}
+	for id, f := range r.air {
+		if f.id != id || !f.idle || f.waiting != 0 || f.loading != 0 {
+			t.Errorf("a flight is kept: %+v", f)
 		}
-	}
-	if n != len(r.air) {
-		t.Errorf("%d flights by key, %d in all", n, len(r.air))
 	}
 }
 
@@ -164,6 +157,8 @@ func TestOutcomes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}},
+		{outcome: Stale, o: onefill.Options[string, string]{Load: loader(8*time.Second, "v", nil), MaxLoads: 1, WaitTimeout: 10 * time.Second, StaleOnError: time.Hour},
+			before: func(t *testing.T, c *cache) { old(t, c); herd(t, c, 1, "other") }}, // no place, and an old value instead
 		{outcome: Busy, o: onefill.Options[string, string]{Load: loader(8*time.Second, "v", nil), MaxLoads: 1, WaitTimeout: 10 * time.Second},
 			before: func(t *testing.T, c *cache) { herd(t, c, 1, "other") }, says: "busy"},
 	} {
@@ -192,6 +187,53 @@ func TestOutcomes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOthersNotFound: a process waits for the load of another one, which finds that the row does not exist. That is
+// what its group came to, not a value that another load has brought; how long it waited is there beside it.
+func TestOthersNotFound(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a, b, st := New(Options{}), New(Options{}), memstore.New()
+		load := loader(100*time.Millisecond, "", onefill.ErrNotFound)
+		first := herd(t, newCache(t, a, onefill.Options[string, string]{Store: st, Load: load}), 1, "k")
+		second := herd(t, newCache(t, b, onefill.Options[string, string]{Store: st, Load: load}), 3, "k")
+		first.Wait()
+		second.Wait()
+		synctest.Wait()
+		for name, r := range map[string]*Recorder{"loads": a, "waits": b} {
+			recent := r.Snapshot(10, Filter{}).Recent
+			if len(recent) != 1 || recent[0].Outcome != NotFound || recent[0].Error != "" || recent[0].Loads != 1 || (recent[0].LeaseMS > 99) != (r == b) {
+				t.Errorf("the one that %s: %+v", name, recent)
+			}
+		}
+	})
+}
+
+// TestTwoFlightsOfAKey: a write voids a flight, and the next caller begins another for the same key. What is told
+// of the first, its refused fill, is not the second's, although that began later.
+//
+//	first caller misses, loads ... Invalidate ... second caller misses, waits for a lease or loads ... first load ends, refused
+func TestTwoFlightsOfAKey(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := New(Options{})
+		c := newCache(t, r, onefill.Options[string, string]{Store: memstore.New(), Load: loader(time.Second, "v", nil)})
+		first := herd(t, c, 2, "k")
+		if err := c.Invalidate(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		second := herd(t, c, 3, "k")
+		first.Wait()
+		second.Wait()
+		synctest.Wait()
+		by := make(map[int]Outcome)
+		for _, g := range r.Snapshot(10, Filter{}).Recent {
+			by[g.Callers] = g.Outcome
+		}
+		if len(by) != 2 || by[2] != FillRefused || by[3] != Loaded {
+			t.Errorf("%v", by)
+		}
+		settled(t, r)
+	})
 }
 
 // TestSampledHits: of 64,000 hits about one in 64 is heard of, and the error that is said holds.
@@ -239,7 +281,7 @@ func TestBounded(t *testing.T) {
 				end(nil)
 			}
 			if i%2 == 0 { // those of the others are never told of
-				r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: n.Cache, Key: n.Key, N: 2, Callers: 1})
+				r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: n.Cache, Key: n.Key, Flight: n.ID, N: 2, Callers: 1})
 			}
 		}
 		s := r.Snapshot(1000, Filter{})
@@ -264,7 +306,7 @@ func TestCallersLeaveFirst(t *testing.T) {
 		_, loaded := r.TraceLoad(t.Context(), f)
 		loaded(nil)
 		end(nil)
-		r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: f[0].Key, N: 1, Callers: 1})
+		r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: f[0].Key, Flight: f[0].ID, N: 1, Callers: 1})
 	}
 	for _, g := range r.Snapshot(0, Filter{}).Recent {
 		if g.Outcome != Loaded {
@@ -280,7 +322,7 @@ func TestLateTraceWait(t *testing.T) {
 	r := New(Options{})
 	f := []onefill.Flight{{ID: 1, Cache: "c", Key: "k"}}
 	first := r.TraceWait(t.Context(), f)
-	r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: "k", N: 1, Callers: 2})
+	r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: "k", Flight: 1, N: 1, Callers: 2})
 	late := r.TraceWait(t.Context(), f)
 	first(nil)
 	late(nil)

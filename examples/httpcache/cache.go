@@ -19,6 +19,7 @@ type Cache struct {
 	// strict has pages with must-revalidate again, when those in pages are old: it serves nothing stale,
 	// and who finds them old waits for one call of the handler all the same. Nil: pages are never old.
 	strict *onefill.Cache[string, *page]
+	marks  marks
 }
 
 // New puts a cache in front of a handler. Close it when the server has been shut down.
@@ -27,7 +28,7 @@ func New(handler http.Handler, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{opts: o, handler: handler}
+	c := &Cache{opts: o, handler: handler, marks: marks{most: o.MaxPasses, each: o.PassTTL}}
 	conf := onefill.Options[string, *page]{
 		Name: o.Name, Store: o.Store, Load: c.load, Codec: codec{}, Tags: true,
 		TTL: o.TTL, StaleFor: o.StaleFor, StaleOnError: o.StaleOnError, ErrorTTL: o.ErrorTTL, LoadTimeout: o.LoadTimeout, WaitTimeout: o.WaitTimeout, MaxLoads: o.MaxLoads,
@@ -94,7 +95,7 @@ func (c *Cache) load(ctx context.Context, _ string) (*page, error) {
 		return nil, err
 	}
 	if p.Pass == "" {
-		if p.Status < 500 && ctx.Err() != nil {
+		if !failing(p.Status) && ctx.Err() != nil {
 			// Handlers return when their context ends. What they have written until then is no page.
 			return nil, fmt.Errorf("httpcache: the handler has ended after its context: %w", ctx.Err())
 		}
@@ -102,9 +103,9 @@ func (c *Cache) load(ctx context.Context, _ string) (*page, error) {
 	}
 	switch {
 	case p.Pass != "":
-		onefill.SetTTL(ctx, c.opts.PassTTL)
+		onefill.SetTTL(ctx, c.marks.ttl(time.Now()))
 		return p, nil
-	case p.Status >= 500:
+	case failing(p.Status):
 		p.trim()
 		return nil, &failedPage{p}
 	}

@@ -32,11 +32,11 @@
 // and not shared with those who wait either, is an answer that has Set-Cookie, or
 // Cache-Control with private, no-store, no-cache, max-age=0 or s-maxage=0; whose Vary names what is not in the scope;
 // that is flushed, or has trailers; or that has any other status. The handler is then called with each
-// request itself, and for PassTTL the requests of that key go past the cache at once. An answer of 500 and above is a
+// request itself, and for PassTTL the requests of that key go past the cache at once. An answer of 429, or of 500 and above, is a
 // failed load, whatever its headers say: everybody who waits in this process gets it, or a stale page where
 // StaleOnError allows; it is remembered for ErrorTTL; other processes answer 503. If its headers forbid to share
 // it, those who wait get its status only. A handler that returns after its context has ended (LoadTimeout, Close)
-// has failed, too, unless it has answered 500 or above itself.
+// has failed, too, unless it has answered 429, 500 or above itself.
 //
 // s-maxage, max-age or Expires make a page's time shorter than TTL, never longer. A page with must-revalidate
 // or proxy-revalidate is not served stale: who asks when it is old waits for one call of the handler. Where
@@ -68,6 +68,7 @@
 //
 // Whoever chooses the key chooses how many there are: without Query, every query that somebody makes up
 // is a page of its own. What they cost is bounded by MaxLoads calls of the handler at once, MaxBytes of
-// memory, and the store's own limit. Name the parameters. The Host header is part of the key unless AnyHost
+// memory, and the store's own limit. Marks of keys whose requests go past the cache are bounded by themselves, by
+// MaxPasses in each PassTTL and process, so that they push no page out. Name the parameters. The Host header is part of the key unless AnyHost
 // is set, so set that, or let a proxy or a mux decide which hosts there are.
 package httpcache

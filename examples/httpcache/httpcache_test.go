@@ -257,7 +257,6 @@ func TestNotStored(t *testing.T) {
 		{name: "401", status: 401, why: "status"},
 		{name: "403", status: 403, why: "status"},
 		{name: "206", status: 206, why: "status"},
-		{name: "429", status: 429, why: "status"},
 		{name: "Trailer", status: 200, header: []string{"Trailer", "X"}, why: "trailer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -487,6 +486,91 @@ func TestServerErrors(t *testing.T) {
 		broken.Store(false)
 		bubble.After(20 * time.Second)
 		says(t, ask(c, "GET /"), 200, "page", "fwd=uri-miss; fwd-status=200")
+	})
+}
+
+// TestFailuresLeaveNoMark: a handler that answers 429, or 503, in whatever way, has failed. That is remembered for
+// ErrorTTL and not for PassTTL: as soon as it is well again there are pages again, and until then nobody is sent
+// past the cache to it.
+func TestFailuresLeaveNoMark(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		send func(http.ResponseWriter)
+	}{
+		{"429", func(w http.ResponseWriter) { w.WriteHeader(429) }},
+		{"429 no-store", func(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-store"); w.WriteHeader(429) }},
+		{"429 large", func(w http.ResponseWriter) { w.WriteHeader(429); io.WriteString(w, strings.Repeat("x", 2000)) }},
+		{"429 flushed", func(w http.ResponseWriter) { w.WriteHeader(429); http.NewResponseController(w).Flush() }},
+		{"503 large", func(w http.ResponseWriter) { w.WriteHeader(503); io.WriteString(w, strings.Repeat("x", 2000)) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				var broken atomic.Bool
+				broken.Store(true)
+				h := &counted{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
+					<-time.After(time.Second)
+					w.Header().Set("Retry-After", "7")
+					if broken.Load() {
+						tt.send(w)
+						return
+					}
+					io.WriteString(w, "page")
+				}}
+				c := newCache(t, h, Options{Name: "p", Store: memstore.New(), MaxBody: 1000, PassTTL: time.Hour})
+				var all sync.WaitGroup
+				for range 10 {
+					all.Go(func() {
+						res := ask(c, "GET /")
+						if status, _, _ := strings.Cut(tt.name, " "); fmt.Sprint(res.StatusCode) != status || res.Header.Get("Retry-After") != "7" || !strings.Contains(res.Header.Get("Cache-Status"), "fwd=uri-miss") {
+							t.Errorf("%d %v", res.StatusCode, res.Header)
+						}
+					})
+				}
+				all.Wait()
+				if n := h.calls.Load(); n != 1 {
+					t.Errorf("%d calls for ten requests", n)
+				}
+				broken.Store(false)
+				bubble.After(20 * time.Second)
+				says(t, ask(c, "GET /"), 200, "page", "fwd=uri-miss; fwd-status=200")
+			})
+		})
+	}
+}
+
+// TestMarksAreBounded: ten thousand made-up addresses, none of whose answers may be stored, leave MaxPasses marks, in
+// the store and in the process, and push no page out. The next PassTTL has room again.
+func TestMarksAreBounded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		h := &counted{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/page" {
+				w.Header().Set("Cache-Control", "no-store")
+			}
+			io.WriteString(w, "page")
+		}}
+		st := memstore.New()
+		c := newCache(t, h, Options{Name: "p", Store: st, MaxPasses: 100, MaxBytes: 100_000})
+		ask(c, "GET /page")
+		for i := range 10_000 {
+			says(t, ask(c, fmt.Sprintf("GET /none?made=up-%d", i)), 200, "page", "fwd=bypass; detail=cache-control")
+		}
+		if n := st.Usage().Values; n != 101 {
+			t.Errorf("%d entries in the store, expected 100 marks and a page", n)
+		}
+		says(t, ask(c, "GET /page"), 200, "page", "hit")
+		h.calls.Store(0)
+		says(t, ask(c, "GET /none?made=up-1"), 200, "page", "fwd=bypass") // marked
+		says(t, ask(c, "GET /none?made=up-101"), 200, "page", "fwd=bypass")
+		if n := h.calls.Load(); n != 1+2 {
+			t.Errorf("%d calls: expected one for the key that is marked, two for the other", n)
+		}
+		bubble.After(15 * time.Second)
+		ask(c, "GET /none?made=up-101")
+		h.calls.Store(0)
+		ask(c, "GET /none?made=up-101")
+		if n := h.calls.Load(); n != 1 {
+			t.Errorf("%d calls: there is room for its mark now", n)
+		}
 	})
 }
 

@@ -40,6 +40,10 @@ type Options struct {
 	// PassTTL is how long requests of a key go past the cache after an answer that must not be stored. Default
 	// 10 seconds.
 	PassTTL time.Duration
+	// MaxPasses is how many keys are marked so in each PassTTL, by this process: who makes addresses up makes
+	// marks. Keys above it are not marked: each of their requests calls the handler for the cache, one at a
+	// time for a key, and then itself. Default 1,000.
+	MaxPasses int
 
 	// Query are the names of the query parameters that a page depends on. The handler sees no other.
 	// Default nil: all of them, sorted by name. An empty slice that is not nil: none.
@@ -66,8 +70,8 @@ type Options struct {
 const mostBody = 8 << 20
 
 func (o Options) withDefaults() (Options, error) {
-	if o.MaxBody < 0 || o.MaxBody > mostBody || o.PassTTL < 0 || o.NotFoundTTL < 0 || o.MaxBytes < 0 {
-		return o, fmt.Errorf("httpcache: MaxBody (%d) is from 0 to %d, PassTTL (%v), NotFoundTTL (%v) and MaxBytes (%d) are not negative", o.MaxBody, mostBody, o.PassTTL, o.NotFoundTTL, o.MaxBytes)
+	if o.MaxBody < 0 || o.MaxBody > mostBody || o.PassTTL < 0 || o.MaxPasses < 0 || o.NotFoundTTL < 0 || o.MaxBytes < 0 {
+		return o, fmt.Errorf("httpcache: MaxBody (%d) is from 0 to %d, PassTTL (%v), MaxPasses (%d), NotFoundTTL (%v) and MaxBytes (%d) are not negative", o.MaxBody, mostBody, o.PassTTL, o.MaxPasses, o.NotFoundTTL, o.MaxBytes)
 	}
 	if o.TTL == 0 {
 		o.TTL = onefill.DefaultTTL
@@ -77,6 +81,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.PassTTL == 0 {
 		o.PassTTL = 10 * time.Second
+	}
+	if o.MaxPasses == 0 {
+		o.MaxPasses = 1000
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 512 << 10

@@ -96,7 +96,11 @@ func weigh(key string, p *page) int {
 	return n
 }
 
-// judge decides what becomes of an answer: its time, or why it must not be stored. One of 500 and above is a
+// failing says whether an answer is a failure of the handler, which says nothing about the page: 500 and above,
+// and 429, by which an API behind the handler asks for peace.
+func failing(status int) bool { return status >= 500 || status == http.StatusTooManyRequests }
+
+// judge decides what becomes of an answer: its time, or why it must not be stored. A failing one is a
 // failure whatever its headers say: to take it for a page that must not be stored would replace a good page,
 // and send everybody past the cache to an origin that is in trouble.
 func (o *Options) judge(p *page) {
@@ -104,9 +108,9 @@ func (o *Options) judge(p *page) {
 	cc := directives(h)
 	p.Pass = o.unshared(h, cc)
 	switch {
-	case p.Status >= 500 && p.Pass != "":
+	case failing(p.Status) && p.Pass != "":
 		*p = *bareFailure(p.Status, h["Retry-After"])
-	case p.Status >= 500, p.Pass != "":
+	case failing(p.Status), p.Pass != "":
 	case !cacheable[p.Status]:
 		p.Pass = "status"
 	default:

@@ -59,12 +59,20 @@ func (c *Cache) record(ctx context.Context, sc scope) (p *page, err error) {
 	defer func() {
 		if w.pass != "" { // whatever the handler has made of its failing writes
 			recover()
-			p, err = &page{head: head{Pass: w.pass}}, nil
+			p, err = w.unstored(w.pass), nil
 		}
 	}()
 	c.handler.ServeHTTP(w, sc.reduced.WithContext(ctx))
 	w.WriteHeader(http.StatusOK) // if it has done nothing
 	return w.page()
+}
+
+// unstored is what becomes of an answer that cannot be stored: a mark, or a failure without its body.
+func (w *recorder) unstored(why string) *page {
+	if failing(w.status) {
+		return bareFailure(w.status, w.sent["Retry-After"])
+	}
+	return &page{head: head{Pass: why}}
 }
 
 // page is what was recorded, as it may be stored.
@@ -81,11 +89,11 @@ func (w *recorder) page() (*page, error) {
 	}
 	for name := range w.header {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
-			return &page{head: head{Pass: "trailer"}}, nil
+			return w.unstored("trailer"), nil
 		}
 	}
 	if size > maxHeader {
-		return &page{head: head{Pass: "too-large"}}, nil
+		return w.unstored("too-large"), nil
 	}
 	body := w.body.Bytes()
 	if n := h.Get("Content-Length"); n != "" && n != strconv.Itoa(len(body)) {

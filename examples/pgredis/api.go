@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/onefill/onefill"
 )
@@ -53,7 +55,19 @@ func (a *api) rename(w http.ResponseWriter, r *http.Request) {
 		fail(w, r, err)
 		return
 	}
+	a.forget(r.Context(), id)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// forget removes a user who has been changed, so that who is told that the change is done reads it. It may fail
+// or never be reached, and then the job does it a moment later: the change is committed, so the answer is the
+// same. It waits for a second at most, also for a client that has gone.
+func (a *api) forget(ctx context.Context, id int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := a.cache.Invalidate(ctx, id); err != nil {
+		slog.Warn("the job will have to invalidate", "user", id, "err", err)
+	}
 }
 
 // fail turns an error into a status. Which ones there are is in the documentation of package onefill.

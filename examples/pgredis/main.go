@@ -1,6 +1,9 @@
 // Command pgredis is a small service as one would deploy it: users lie in PostgreSQL, a cache that all
-// processes share in Redis, and a change reaches the cache by a job that is enqueued in the
-// transaction that makes it.
+// processes share in Redis, and a change reaches the cache twice. A job is enqueued in the transaction that makes it:
+// that is the guarantee, which holds whoever dies and whatever is down, and takes some milliseconds. And after the
+// commit the handler invalidates directly, as well as it can: whoever gets the answer to a change reads what was
+// written, through this process at once, through another one as soon as it has heard of it. What that costs is
+// a load more for a change if somebody reads between the two.
 //
 //	go run ./examples/pgredis
 //

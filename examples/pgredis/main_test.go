@@ -5,13 +5,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	. "github.com/onefill/onefill/examples/internal/exampletest"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
+	"github.com/onefill/onefill/pgqueue"
 	"github.com/onefill/onefill/watch"
 )
 
@@ -51,20 +55,7 @@ func testService(t *testing.T, path string) {
 	}
 	checkPages(t, a, b)
 
-	// A change reaches both processes by the queue.
-	if status, text, _ := Do(t, http.MethodPut, users[0]+"/name", "Ann"); status != http.StatusNoContent {
-		t.Errorf("PUT: %d %s", status, text)
-	}
-	for _, url := range users {
-		Until(t, "the new name is there", func() bool { return strings.Contains(Get(t, url), `"Ann"`) })
-	}
-	if n := queries("42"); n != 2 {
-		t.Errorf("%d queries after one change", n)
-	}
-	Until(t, "the metrics have the job", func() bool {
-		job := `onefill_job_attempts_count{kind="onefill.invalidate",outcome="done",queue="onefill"} 1`
-		return strings.Contains(Get(t, a.URLs["debug"]+"/metrics")+Get(t, b.URLs["debug"]+"/metrics"), job)
-	})
+	checkChanges(t, postgres.URL(), a, b)
 
 	// A row that does not exist is an answer, which is cached as well.
 	for range 3 {
@@ -86,6 +77,73 @@ func testService(t *testing.T, path string) {
 	stopWhileItWorks(t, a)
 	b.Stop(t)
 }
+
+// checkChanges changes user 42 in the two ways by which a change reaches the cache, each without the other.
+func checkChanges(t *testing.T, url string, a, b *Program) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	urls := []string{a.URLs["users"] + "/users/42", b.URLs["users"] + "/users/42"}
+	bothRead := func(name string) {
+		t.Helper()
+		for _, url := range urls {
+			Until(t, name+" is read", func() bool { return strings.Contains(Get(t, url), `"`+name+`"`) })
+		}
+	}
+
+	// The jobs are held up for an hour. The client reads what it wrote, at the first attempt.
+	exec(`CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.run_at := now() + interval '1 hour'; RETURN NEW; END $$;
+		CREATE TRIGGER hold BEFORE INSERT ON onefill_example_queue.jobs FOR EACH ROW EXECUTE FUNCTION hold()`)
+	for _, name := range []string{"Ann", "Bea"} {
+		if status, text, _ := Do(t, http.MethodPut, urls[0]+"/name", name); status != http.StatusNoContent {
+			t.Errorf("PUT: %d %s", status, text)
+		}
+		if got := Get(t, urls[0]); !strings.Contains(got, `"`+name+`"`) {
+			t.Errorf("who has written %s reads %s", name, got)
+		}
+		bothRead(name)
+	}
+	exec(`DROP TRIGGER hold ON onefill_example_queue.jobs; UPDATE onefill_example_queue.jobs SET run_at = now()`)
+	jobsDone := func(n int) {
+		t.Helper()
+		Until(t, "the metrics have the jobs", func() bool {
+			done := 0
+			for _, p := range []*Program{a, b} {
+				m := jobsCount.FindStringSubmatch(Get(t, p.URLs["debug"]+"/metrics"))
+				if m != nil {
+					count, _ := strconv.Atoi(m[1])
+					done += count
+				}
+			}
+			return done == n
+		})
+	}
+	jobsDone(2)
+	bothRead("Bea") // and are in both caches again
+
+	// A writer dies right after its commit: nobody invalidates but the job.
+	jobs, err := pgqueue.New(pool, pgqueue.Schema("onefill_example_queue"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer jobs.Close()
+	if err := (&users{pool: pool, jobs: jobs}).rename(t.Context(), 42, "Cleo"); err != nil {
+		t.Fatal(err)
+	}
+	bothRead("Cleo")
+	jobsDone(3)
+}
+
+var jobsCount = regexp.MustCompile(`onefill_job_attempts_count\{kind="onefill.invalidate",outcome="done",queue="onefill"\} (\d+)`)
 
 // checkPages looks at the private port: the herd is there as a miss group of each process, and in the metrics.
 func checkPages(t *testing.T, a, b *Program) {

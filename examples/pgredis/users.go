@@ -56,7 +56,8 @@ func (u *users) load(ctx context.Context, id int64) (user, error) {
 }
 
 // rename changes a row, and enqueues the invalidation in the same transaction: there is one if and only if
-// the change was committed, also if this process dies right after.
+// the change was committed, also if this process dies right after. Who wants to read the change at once
+// invalidates directly, too, when rename has returned: before that, a reader would load the old name again.
 func (u *users) rename(ctx context.Context, id int64, name string) error {
 	jobs, err := invalidation.Invalidate("users", id)
 	if err != nil {

@@ -84,6 +84,25 @@ func (p *tab) herd() string {
 	return p.scores()
 }
 
+// sends has a herd sent, by send, and says what has to come of it. It is sent again if another figure than onefill's
+// differs: on a busy machine a caller may come when the load, of 400 ms, has ended already, and find its value, or too
+// late to join the load that it should. A herd of onefill's is one load all the same, so its figure must be right at once.
+func (p *tab) sends(what, want string, send func()) {
+	p.t.Helper()
+	send()
+	got := p.herd()
+	for deadline := time.Now().Add(30 * time.Second); got != want && ofOnefill(got) == ofOnefill(want) && time.Now().Before(deadline); got = p.herd() {
+		send()
+	}
+	expect(p.t, what, got, want)
+}
+
+// ofOnefill is onefill's part of the scores.
+func ofOnefill(scores string) string {
+	_, onefill, _ := strings.Cut(scores, "onefill ")
+	return onefill
+}
+
 func expect(t *testing.T, what, got, want string) {
 	t.Helper()
 	if got != want {
@@ -95,7 +114,10 @@ const headline = "naive 12, local 3, lock 1, onefill 1"
 
 // firstVisit: nobody has touched anything, and the page has said what it is for.
 func firstVisit(t *testing.T, p *tab) {
-	expect(t, "the first herd", p.scores(), headline)
+	if got := p.scores(); got != headline {
+		expect(t, "onefill in the first herd, "+got, ofOnefill(got), ofOnefill(headline))
+		p.sends("a herd like the first one", headline, func() { p.click("#herd") })
+	}
 	p.until(`document.getElementById("verdict").textContent === "For 12 callers, naive asked the database 12 times, local 3 times, lock once and onefill once."`)
 	p.until(`document.getElementById("spoken").textContent === document.getElementById("verdict").textContent`)
 	p.until(`document.querySelectorAll("#counters tbody tr").length === 4 && document.querySelector("#counters [data-mode=onefill] [data-counter=loads]").textContent >= 1`)
@@ -118,14 +140,14 @@ func scenes(t *testing.T, p *tab) {
 		{"failing", "naive 12, local 3, lock 12, onefill 1", "naive local lock onefill"},
 		{"plain", headline, ""}, // a scene mends what the one before has broken
 	} {
-		p.click("#scene-" + s.id)
-		got := p.herd()
+		send := func() { p.click("#scene-" + s.id) }
 		if s.id == "plain" { // a process may take a moment to notice that the store is back
-			for deadline := time.Now().Add(30 * time.Second); got != s.want && time.Now().Before(deadline); got = p.herd() {
-				p.click("#scene-plain")
+			deadline := time.Now().Add(30 * time.Second)
+			for send(); ofOnefill(p.herd()) != ofOnefill(s.want) && time.Now().Before(deadline); {
+				send()
 			}
 		}
-		expect(t, s.id, got, s.want)
+		p.sends(s.id, s.want, send)
 		var failed []string
 		p.eval(`[...document.querySelectorAll(".score")].filter((c) => c.querySelector(".errors").textContent).map((c) => c.dataset.mode)`, &failed)
 		expect(t, s.id+", without an answer", strings.Join(failed, " "), s.errors)
@@ -136,11 +158,13 @@ func scenes(t *testing.T, p *tab) {
 func controlsByMouse(t *testing.T, p *tab) {
 	p.click("#mode-onefill + label, label[for=mode-onefill]")
 	p.until(`document.querySelectorAll(".lane:not([hidden])").length === 1`)
-	p.click("#herd")
-	expect(t, "one mode", p.herd(), "onefill 1")
+	p.sends("one mode", "onefill 1", func() { p.click("#herd") })
 	p.click("label[for=mode-all]")
 	p.until(`document.querySelectorAll(".score:not([hidden])").length === 4`)
 
+	// While the loads are paused everybody can arrive, however long that takes; the lock must last for it, too.
+	p.eval(`document.getElementById("lease_ms").value = 10000; document.getElementById("lease_ms").dispatchEvent(new Event("input"))`, nil)
+	p.until(`document.querySelector("output[for=lease_ms]").textContent === "10 s"`)
 	p.click("#pause")
 	p.until(`document.getElementById("pause").textContent === "Resume the loads"`)
 	p.click("#herd")
@@ -250,11 +274,9 @@ func keyboardOnly(t *testing.T, p *tab) {
 	p.until(`!document.getElementById("traffic").checked`)
 	p.eval(`document.activeElement.blur()`, nil)
 	p.tabTo("herd")
-	p.press("Enter")
-	expect(t, "a herd by keyboard", p.herd(), "naive 20, local 4, lock 1, onefill 1")
+	p.sends("a herd by keyboard", "naive 20, local 4, lock 1, onefill 1", func() { p.press("Enter") })
 	p.tabTo("scene-plain")
-	p.press(" ")
-	expect(t, "a scene by keyboard", p.herd(), headline)
+	p.sends("a scene by keyboard", headline, func() { p.press(" ") })
 	p.tabTo("mode-all")
 	p.press("ArrowRight")
 	p.until(`document.querySelector(".scores").dataset.count === "1" && document.getElementById("mode-naive").checked`)
@@ -345,8 +367,7 @@ func narrow(t *testing.T, p *tab) {
 	for _, w := range wide {
 		t.Errorf("too wide: %s", w)
 	}
-	p.click("#herd")
-	expect(t, "narrow", p.herd(), headline)
+	p.sends("narrow", headline, func() { p.click("#herd") })
 	p.clean()
 }
 

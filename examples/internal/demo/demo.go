@@ -38,7 +38,7 @@ func given(env string, start func() (*servers.Server, error)) (string, func(), e
 	if err != nil {
 		return "", nil, fmt.Errorf("%s is not set, and a private server cannot be started: %w", env, err)
 	}
-	slog.Info("started a private server, for "+env+" is not set", "server", s.Name(), "version", s.Version())
+	slog.Info("started a private server, for "+env+" is not set", "server", s.Name(), "version", s.Version(), "url", s.URL())
 	return s.URL(), func() { s.Stop() }, nil
 }
 

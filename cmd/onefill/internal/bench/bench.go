@@ -21,7 +21,8 @@ import (
 // Config says what to measure.
 type Config struct {
 	Store     string        // "redis" or "memcached"
-	URL       string        // as the stores take it; of memcached comma-separated
+	URL       string        // of a Redis
+	Servers   []string      // of memcached
 	Private   bool          // the server was started for this run
 	Callers   int           // of a herd, in all processes together
 	Processes int           // of a herd
@@ -87,20 +88,20 @@ type Herd struct {
 // left is how long what could not be removed stays.
 const left = 5 * time.Minute
 
-// OpenStore opens the store of a configuration.
-func OpenStore(kind, url string) (store.Store, func(), error) {
-	switch kind {
+// OpenStore opens the store.
+func (c *Config) OpenStore() (store.Store, func(), error) {
+	switch c.Store {
 	case "redis":
-		s, err := redisstore.Open(url)
+		s, err := redisstore.Open(c.URL)
 		if err != nil {
 			return nil, nil, err
 		}
 		return s, func() { s.Close() }, nil
 	case "memcached":
-		s := memcachestore.New(strings.Split(url, ",")...)
+		s := memcachestore.New(c.Servers...)
 		return s, func() { s.Close() }, nil
 	}
-	return nil, nil, fmt.Errorf("unknown store %q", kind)
+	return nil, nil, fmt.Errorf("unknown store %q", c.Store)
 }
 
 type cache = onefill.Cache[string, string]
@@ -128,7 +129,7 @@ type bench struct {
 // that calls RunChild. The report is that of what was done, also with an error.
 func Run(ctx context.Context, cfg Config, argv []string, step func(what string, number, of int)) (report *Report, err error) {
 	start := time.Now()
-	st, closeStore, err := OpenStore(cfg.Store, cfg.URL)
+	st, closeStore, err := cfg.OpenStore()
 	if err != nil {
 		return nil, err
 	}

@@ -21,9 +21,9 @@ import (
 // output: first hello, then a key for each herd. It ends when its input does.
 
 type hello struct {
-	Store, URL, Name string
-	Callers          int
-	Load             time.Duration
+	Config  Config
+	Name    string
+	Callers int // of this process
 }
 
 type order struct{ Key string }
@@ -42,7 +42,7 @@ func RunChild(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if err := in.Decode(&h); err != nil {
 		return fmt.Errorf("no orders: %w", err)
 	}
-	st, closeStore, err := OpenStore(h.Store, h.URL)
+	st, closeStore, err := h.Config.OpenStore()
 	if err != nil {
 		return out.Encode(answer{Err: err.Error()})
 	}
@@ -51,7 +51,7 @@ func RunChild(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	c, err := newCache(st, h.Name, func(ctx context.Context, _ string) (string, error) {
 		loads.Add(1)
 		select {
-		case <-time.After(h.Load):
+		case <-time.After(h.Config.Load):
 			return value, nil
 		case <-ctx.Done():
 			return "", ctx.Err()
@@ -163,7 +163,7 @@ func (b *bench) herds(ctx context.Context, server *server) error {
 		if i < cfg.Callers%cfg.Processes {
 			callers++
 		}
-		c, err := startChild(ctx, b.argv, hello{cfg.Store, cfg.URL, b.name, callers, cfg.Load})
+		c, err := startChild(ctx, b.argv, hello{cfg, b.name, callers})
 		if c != nil {
 			children = append(children, c)
 		}

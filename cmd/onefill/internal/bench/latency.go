@@ -187,7 +187,7 @@ func (b *bench) many(ctx context.Context) error {
 // invalidations measures how long after the beginning of an Invalidate another cache stops to
 // answer from local. Both are in this process, on connections of their own, so that one clock counts.
 func (b *bench) invalidations(ctx context.Context) error {
-	st, closeStore, err := OpenStore(b.cfg.Store, b.cfg.URL)
+	st, closeStore, err := b.cfg.OpenStore()
 	if err != nil {
 		return err
 	}

@@ -1,18 +1,17 @@
 package bench
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 	"github.com/onefill/onefill/cmd/onefill/internal/recipe"
 	"github.com/redis/rueidis"
 )
@@ -30,27 +29,7 @@ type server struct {
 func askServer(ctx context.Context, cfg Config) (*server, error) {
 	s := &server{commands: func(context.Context) (int64, bool) { return 0, false }, close: func() {}}
 	if cfg.Store == "memcached" {
-		addr := cfg.URL
-		if strings.Contains(addr, ",") {
-			return s, nil
-		}
-		stats, err := memcachedStats(ctx, addr)
-		if err != nil {
-			return nil, err
-		}
-		s.version = stats["version"]
-		s.commands = func(ctx context.Context) (n int64, ok bool) {
-			stats, err := memcachedStats(ctx, addr)
-			for _, name := range []string{"cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses"} {
-				one, parseErr := strconv.ParseInt(stats[name], 10, 64)
-				if parseErr != nil {
-					return 0, false
-				}
-				n += one
-			}
-			return n, err == nil
-		}
-		return s, nil
+		return s, s.askMemcached(ctx, cfg.Servers)
 	}
 	option, err := recipe.RedisOption(cfg.URL)
 	if err != nil || len(option.InitAddress) != 1 || option.Sentinel.MasterSet != "" {
@@ -85,39 +64,58 @@ var (
 	commandCalls = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
 )
 
-func memcachedStats(ctx context.Context, addr string) (map[string]string, error) {
-	network := "tcp"
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		network, addr = "unix", path
-	}
-	d := net.Dialer{Timeout: 5 * time.Second}
-	conn, err := d.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := io.WriteString(conn, "stats\r\n"); err != nil {
-		return nil, err
-	}
-	stats := make(map[string]string)
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "STAT "), " ")
-		if !ok {
-			return stats, nil // END
+// askMemcached asks each server: one that does not answer is found before anything is measured, as its keys
+// would not be cached, and everything else would look well.
+func (s *server) askMemcached(ctx context.Context, addrs []string) error {
+	conns := make([]*memcached.Conn, 0, len(addrs))
+	s.close = func() {
+		for _, c := range conns {
+			c.Close()
 		}
-		stats[name] = value
 	}
-	return nil, fmt.Errorf("%s: stats did not end: %w", addr, cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+	bound, cancel := context.WithTimeout(ctx, questionTimeout)
+	defer cancel()
+	var versions []string
+	for _, addr := range addrs {
+		c, version, err := memcached.Dial(bound, addr)
+		if err != nil {
+			s.close()
+			return fmt.Errorf("memcached at %s: %w", addr, err)
+		}
+		conns, versions = append(conns, c), append(versions, version)
+	}
+	slices.Sort(versions)
+	s.version = strings.Join(slices.Compact(versions), ", ")
+	s.commands = func(ctx context.Context) (n int64, ok bool) {
+		ctx, cancel := context.WithTimeout(ctx, questionTimeout)
+		defer cancel()
+		for _, c := range conns {
+			stats, err := c.Stats(ctx, "stats")
+			if err != nil {
+				return 0, false
+			}
+			calls, err := memcached.Calls(stats)
+			if err != nil {
+				return 0, false
+			}
+			for _, one := range calls {
+				n += one
+			}
+		}
+		return n, true
+	}
+	return nil
 }
+
+// questionTimeout bounds a question about all servers.
+const questionTimeout = 5 * time.Second
 
 // Remote names the servers of a store that are not on this machine by their address: what is measured
 // there may be in use.
-func Remote(kind, url string) (hosts []string) {
-	addrs := strings.Split(url, ",")
-	if kind == "redis" {
-		option, err := recipe.RedisOption(url)
+func (c *Config) Remote() (hosts []string) {
+	addrs := c.Servers
+	if c.Store == "redis" {
+		option, err := recipe.RedisOption(c.URL)
 		if err != nil {
 			return nil // opening it says so
 		}

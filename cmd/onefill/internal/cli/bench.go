@@ -18,29 +18,32 @@ import (
 const benchLong = `It measures, in less than a minute:
 
   local hit     a Get of a fresh value in this process, in a loop; the median of five runs
-  store hit     a Get that finds a fresh value of 100 bytes in the store, by 1, 8 and 64 callers at once
+  store hit     a Get that finds a fresh value of 100 bytes in the store, by 1, 8 and 64 callers
+                at once
   miss          a Get of an absent key, one after the other: a look, the lease, a load that costs
                 nothing, and the fill
   GetMany 100   100 keys that the store has, one after the other
-  herd          --callers in --processes miss a key at once, --rounds times: the loads (ideal: one a
-                round), the wait beyond --load, and the commands that the server executed for a round
+  herd          --callers in --processes miss a key at once, --rounds times: the loads (ideal:
+                one a round), the wait beyond --load, and the commands that the server executed
+                for a round
   invalidation  from the beginning of an Invalidate until another cache, on a connection of its own,
                 does not answer from its memory any more; with a store that tells nobody of changes,
                 memcached, that is up to Local.TTL, and nothing is measured
 
-Times are those of the callers, with everything in between: this program, the network, the server. p50
-and p99 are of all calls; what a call waits for its turn on a busy machine counts. Callers ask again
-as soon as they are answered, for --for each, so a server that others use feels it: one
-that is not on this machine is measured with --load-a-remote-server only. (A tunnel to a remote one looks
-local.) Nothing is flushed, and no key is touched but those of a cache with a random name, onefill-bench-...,
-at most 20,000, which are removed at the end; what an interrupted run leaves ends after five minutes.
+Times are those of the callers, with everything in between: this program, the network, the server.
+p50 and p99 are of all calls; what a call waits for its turn on a busy machine counts. Callers ask
+again as soon as they are answered, for --for each, so a server that others use feels it: one that
+is not on this machine is measured with --load-a-remote-server only. (A tunnel to a remote one
+looks local.) Nothing is flushed, and no key is touched but those of a cache with a random name,
+onefill-bench-..., at most 20,000, which are removed at the end; what an interrupted run leaves
+ends after five minutes.
 
 Without --redis and --memcached a private server is started, and stopped afterwards.
 
 `
 
-const benchExitHelp = `Exit codes: 0 measured, 1 not all of it, or keys are left, 2 bad input or a given server that cannot be
-used, 130 interrupted.`
+const benchExitHelp = `Exit codes: 0 measured, 1 not all of it, or keys are left, 2 bad input or a given server that
+cannot be used, 130 interrupted.`
 
 // benchChild is the command of a process of a herd.
 const benchChild = "bench-herd"
@@ -128,9 +131,9 @@ func (o *benchFlags) check(cmd *cobra.Command) error {
 	}
 	o.cfg.Store, o.cfg.URL = "redis", o.redis
 	if o.memcached != "" {
-		o.cfg.Store, o.cfg.URL = "memcached", o.memcached
+		o.cfg.Store, o.cfg.Servers = "memcached", o.servers
 	}
-	if hosts := bench.Remote(o.cfg.Store, o.cfg.URL); len(hosts) > 0 && !o.remote {
+	if hosts := o.cfg.Remote(); len(hosts) > 0 && !o.remote {
 		return badInput("--%s: %s is not on this machine, and others may use it: it would be kept busy for some seconds; --load-a-remote-server allows that", o.cfg.Store, strings.Join(hosts, ", "))
 	}
 	return nil
@@ -142,7 +145,7 @@ func (o *benchFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return fmt.Errorf("find this program, to run it as the processes of a herd: %w", err)
 	}
-	given := o.cfg.URL != ""
+	given := o.cfg.URL != "" || len(o.cfg.Servers) > 0
 	bar := newProgress(cmd.ErrOrStderr())
 	if !given {
 		bar.step("starting a private "+o.cfg.Store, 0, 6)
@@ -186,7 +189,7 @@ func (o *benchFlags) startPrivate(ctx context.Context) (stop func(), err error) 
 	if err != nil {
 		return nil, err
 	}
-	o.cfg.URL, o.cfg.Private = s.URL(), true
+	o.cfg.URL, o.cfg.Servers, o.cfg.Private = s.URL(), []string{s.Addr()}, true
 	return func() { s.Stop() }, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -97,6 +98,11 @@ func TestEveryCommand(t *testing.T) {
 		}
 		if !exits.MatchString(cmd.Long) {
 			t.Errorf("the help of %s does not say what the exit codes 0, 1 and 2 mean", path)
+		}
+		for line := range strings.Lines(ok(t, append(strings.Fields(path)[1:], "--help")...)) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("a line of the help of %s has %d columns: %s", path, n, line)
+			}
 		}
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
 			t.Errorf("%s: %q", path, cmd.Short)

@@ -90,7 +90,7 @@ func newDoctor() *cobra.Command {
 		Short: "Checks the servers that a cache and its queue use, and says what to do",
 		Long:  doctorLong + doctorExitHelp,
 		Example: "  ONEFILL_REDIS=redis://localhost onefill doctor\n" +
-			"  ONEFILL_POSTGRES=postgres://app@localhost/shop onefill doctor --memcached host1:11211,host2:11211 --json\n" +
+			"  ONEFILL_POSTGRES=postgres://app@localhost/shop onefill doctor --memcached a:11211,b:11211\n" +
 			"  onefill doctor --redis redis://localhost --strict",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
@@ -127,7 +127,10 @@ func (d *doctorFlags) check(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	for _, name := range []string{"redis", "postgres", "sqs"} {
+	if err := d.checkServers(cmd.Flags()); err != nil {
+		return err
+	}
+	for _, name := range []string{"postgres", "sqs"} {
 		if err := withoutSecret(cmd.Flags(), name); err != nil {
 			return err
 		}
@@ -175,7 +178,7 @@ func (d *doctorFlags) patients() (all []patient, err error) {
 	}
 	if d.memcached != "" {
 		all = append(all, patient{"memcached", func(ctx context.Context, d *doctorFlags) {
-			examineMemcached(ctx, d, strings.Split(d.memcached, ","))
+			examineMemcached(ctx, d, d.servers)
 		}})
 	}
 	if d.postgres != "" {
@@ -239,7 +242,7 @@ func (d *doctorFlags) print(w io.Writer) error {
 		}
 		return nil
 	}
-	paint := painter(colorful(w))
+	paint, advice := painter(colorful(w)), strings.Repeat(" ", 25)
 	last := ""
 	var b strings.Builder
 	for _, f := range d.findings {
@@ -247,9 +250,10 @@ func (d *doctorFlags) print(w io.Writer) error {
 			last = f.Server
 			fmt.Fprintf(&b, "%s\n", f.Server)
 		}
-		fmt.Fprintf(&b, "  %s %-14s %s\n", paint(f.Level), f.Check, f.Found)
+		found := strings.TrimSpace(wrap(f.Found, advice, 100))
+		fmt.Fprintf(&b, "  %s %-14s %s\n", paint(f.Level), f.Check, found)
 		if f.Advice != "" {
-			fmt.Fprintf(&b, "%s\n", wrap(f.Advice, strings.Repeat(" ", 25), 100))
+			fmt.Fprintf(&b, "%s\n", wrap(f.Advice, advice, 100))
 		}
 	}
 	fmt.Fprintf(&b, "%d ok, %s, %d failed, %d unknown\n", d.count(levelOK), plural(d.count(levelWarn), "warning"), d.count(levelFail), d.count(levelUnknown))

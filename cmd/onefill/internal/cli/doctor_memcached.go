@@ -1,24 +1,21 @@
 package cli
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 )
 
 // memcachedNode is one server. It is asked over a plain connection: a store would leave
 // an item there, the name of the server's life.
 type memcachedNode struct {
+	*memcached.Conn
 	d               *doctorFlags
-	conn            net.Conn
-	r               *bufio.Reader
 	version         string
 	stats, settings map[string]string
 	asked           time.Time // the stats, and for how long
@@ -40,21 +37,8 @@ var memcachedChecks = []struct {
 	{"round-trips", (*memcachedNode).roundTrips},
 }
 
-// memcachedDial reads an address as memcachestore does: host:port, or unix:/path.
-func memcachedDial(addr string) (network, target string, err error) {
-	path, isUnix := strings.CutPrefix(addr, "unix:")
-	if isUnix || strings.HasPrefix(addr, "/") {
-		return "unix", strings.TrimPrefix(path, "//"), nil
-	}
-	_, _, err = net.SplitHostPort(addr)
-	return "tcp", addr, err
-}
-
 func examineMemcached(ctx context.Context, d *doctorFlags, addrs []string) {
 	versions, sizes := map[string][]string{}, map[string][]string{}
-	for i := range addrs {
-		addrs[i] = strings.TrimSpace(addrs[i])
-	}
 	met := 0
 	for _, addr := range addrs {
 		at := "memcached at " + addr
@@ -66,29 +50,25 @@ func examineMemcached(ctx context.Context, d *doctorFlags, addrs []string) {
 		for _, c := range memcachedChecks {
 			d.note(at, c.name, c.run(n, ctx))
 		}
-		n.conn.Close()
+		n.Close()
 		met++
 		versions[n.version] = append(versions[n.version], addr)
 		sizes[n.settings["item_size_max"]] = append(sizes[n.settings["item_size_max"]], addr)
 	}
 	if met > 1 {
-		d.note("memcached, all servers", "alike", alike(addrs, versions, sizes))
+		d.note("memcached, all servers", "alike", alike(len(addrs), versions, sizes))
 	}
 }
 
 // alike judges several servers together.
-func alike(addrs []string, versions, sizes map[string][]string) result {
-	once := slices.Clone(addrs)
-	slices.Sort(once)
+func alike(servers int, versions, sizes map[string][]string) result {
 	switch {
-	case len(slices.Compact(once)) < len(addrs):
-		return failed("Each server is to be named once.", "one server is named twice")
 	case len(versions) > 1:
 		return warn("The store does with all of them what the oldest can. Update it.", "versions differ: %s", groups(versions))
 	case len(sizes) > 1:
 		return warn("Values that are too large for the smallest limit are stored nowhere. Start all with the same -I.", "item_size_max differs: %s", groups(sizes))
 	}
-	return fine("%d servers; every process must name them with the same words, in any order", len(addrs))
+	return fine("%d servers; every process must name them with the same words, in any order", servers)
 }
 
 func groups(by map[string][]string) string {
@@ -102,72 +82,23 @@ func groups(by map[string][]string) string {
 
 // meetMemcached connects and asks what the checks are about.
 func meetMemcached(ctx context.Context, d *doctorFlags, addr string) (*memcachedNode, error) {
-	network, target, err := memcachedDial(addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w; write host:port, such as localhost:11211, or unix:/path", err)
-	}
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, network, target)
+	conn, version, err := memcached.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	n := &memcachedNode{d: d, conn: conn, r: bufio.NewReader(conn)}
-	line, err := n.ask(ctx, "version")
-	version, ok := strings.CutPrefix(line, "VERSION ")
-	if err == nil && !ok {
-		err = fmt.Errorf("this is no memcached, or it wants TLS or a password: asked for its version it says %.80q", line)
-	}
-	n.version = version
+	n := &memcachedNode{d: d, Conn: conn, version: version}
 	start := time.Now()
-	if err == nil {
-		n.stats, err = n.readStats(ctx, "stats")
-	}
+	n.stats, err = n.Stats(ctx, "stats")
 	n.took = time.Since(start)
 	n.asked = start.Add(n.took / 2)
 	if err == nil {
-		n.settings, err = n.readStats(ctx, "stats settings")
+		n.settings, err = n.Stats(ctx, "stats settings")
 	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return n, nil
-}
-
-// ask sends a line and reads one.
-func (n *memcachedNode) ask(ctx context.Context, command string) (string, error) {
-	n.limit(ctx)
-	if _, err := io.WriteString(n.conn, command+"\r\n"); err != nil {
-		return "", err
-	}
-	return n.line()
-}
-
-func (n *memcachedNode) limit(ctx context.Context) {
-	deadline, _ := ctx.Deadline()
-	n.conn.SetDeadline(deadline)
-}
-
-func (n *memcachedNode) line() (string, error) {
-	line, err := n.r.ReadString('\n')
-	if errors.Is(err, io.EOF) {
-		err = errors.New("the server has closed the connection")
-	}
-	return strings.TrimRight(line, "\r\n"), err
-}
-
-func (n *memcachedNode) readStats(ctx context.Context, command string) (map[string]string, error) {
-	line, err := n.ask(ctx, command)
-	all := map[string]string{}
-	for ; err == nil && line != "END"; line, err = n.line() {
-		rest, ok := strings.CutPrefix(line, "STAT ")
-		if !ok {
-			return nil, fmt.Errorf("%s answered %.80q", command, line)
-		}
-		name, value, _ := strings.Cut(rest, " ")
-		all[name] = value
-	}
-	return all, err
 }
 
 func (n *memcachedNode) number(name string) int64 {
@@ -201,7 +132,7 @@ func (n *memcachedNode) checkVersion(context.Context) result {
 }
 
 func (n *memcachedNode) meta(ctx context.Context) result {
-	answer, err := bounded(ctx, n.d.timeout, func(ctx context.Context) (string, error) { return n.ask(ctx, "mn") })
+	answer, err := bounded(ctx, n.d.timeout, func(ctx context.Context) (string, error) { return n.Ask(ctx, "mn") })
 	switch {
 	case err != nil:
 		return failed("The server does not answer.", "%v", err)
@@ -268,7 +199,7 @@ func (n *memcachedNode) clock(context.Context) result {
 
 func (n *memcachedNode) roundTrips(ctx context.Context) result {
 	took, err := n.d.measure(ctx, func(ctx context.Context) error {
-		_, err := n.ask(ctx, "mn")
+		_, err := n.Ask(ctx, "mn")
 		return err
 	})
 	if err != nil {

@@ -56,12 +56,6 @@ func TestDoctorMemcached(t *testing.T) {
 		e := examine(t, "--memcached", addr)
 		e.finds(t, "memory", levelWarn, "evicted since the start")
 	})
-	t.Run("twice", func(t *testing.T) {
-		t.Parallel()
-		addr := startMemcached(t)
-		e := examine(t, "--memcached", addr+", "+addr)
-		e.finds(t, "alike", levelFail, "named twice")
-	})
 	t.Run("no memcached", func(t *testing.T) {
 		t.Parallel()
 		e := examine(t, "--memcached", servertest.Redis(t, servers.RedisOptions{}).Addr())
@@ -80,10 +74,10 @@ func fillMemcached(t *testing.T, addr string) {
 	t.Helper()
 	n, err := meetMemcached(context.WithoutCancel(t.Context()), &doctorFlags{}, addr)
 	must(t, err)
-	defer n.conn.Close()
+	defer n.Close()
 	for i := range 200 {
 		const size = 100_000
-		if answer, err := n.ask(t.Context(), fmt.Sprintf("ms k%d %d\r\n%s", i, size, strings.Repeat("x", size))); err != nil || answer != "HD" {
+		if answer, err := n.Ask(t.Context(), fmt.Sprintf("ms k%d %d\r\n%s", i, size, strings.Repeat("x", size))); err != nil || answer != "HD" {
 			t.Fatal(answer, err)
 		}
 	}
@@ -97,7 +91,7 @@ func TestDoctorMemcachedReadsOnly(t *testing.T) {
 	examine(t, "--memcached", addr)
 	n, err := meetMemcached(t.Context(), &doctorFlags{}, addr)
 	must(t, err)
-	defer n.conn.Close()
+	defer n.Close()
 	for _, name := range []string{"curr_items", "total_items", "cmd_set", "cmd_get", "cmd_touch", "cmd_meta", "cmd_flush"} {
 		if n.number(name) != 0 {
 			t.Errorf("%s is %d", name, n.number(name))
@@ -105,17 +99,8 @@ func TestDoctorMemcachedReadsOnly(t *testing.T) {
 	}
 }
 
-func TestMemcachedDial(t *testing.T) {
-	for addr, want := range map[string]string{"h:1": "tcp h:1", "unix:/s": "unix /s", "/s": "unix /s", "unix:///s": "unix /s"} {
-		network, target, err := memcachedDial(addr)
-		if got := network + " " + target; err != nil || got != want {
-			t.Errorf("%s: %s, %v", addr, got, err)
-		}
-	}
-	if _, _, err := memcachedDial("localhost"); err == nil {
-		t.Error("an address without a port was taken")
-	}
-	// A server that says nothing is given up.
+// A server that says nothing is given up.
+func TestDoctorMemcachedIsSilent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()

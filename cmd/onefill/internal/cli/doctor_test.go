@@ -128,7 +128,7 @@ func TestDoctorSlowServer(t *testing.T) {
 func TestDoctorUnreachable(t *testing.T) {
 	server := startRedis(t)
 	t.Setenv("ONEFILL_REDIS", strings.Replace(server.URL(), "redis://", "redis://:secret@", 1))
-	t.Setenv("ONEFILL_MEMCACHED", "127.0.0.1:1,localhost")
+	t.Setenv("ONEFILL_MEMCACHED", "127.0.0.1:1, 127.0.0.1:2")
 	t.Setenv("ONEFILL_POSTGRES", "postgres://u:secret@127.0.0.1:1/d")
 	must(t, server.Pause())
 	start := time.Now()
@@ -160,16 +160,17 @@ func TestDoctorPrints(t *testing.T) {
 	d.note("redis at h:1", "memory", warn(strings.Repeat("word ", 40), "no\nbound"))
 	d.note("memcached at h:2", "cas", failed("Leave out -C.", "off"))
 	d.note("memcached at h:2", "clock", unknown("not asked"))
+	d.note("memcached at h:2", "queue", failed("", "%s", strings.Repeat("error ", 40)))
 	var out bytes.Buffer
 	err := d.report(&out)
 	want := "redis at h:1\n  ok      version        7.0\n  warn    memory         no bound\n" + strings.Repeat(" ", 25) + strings.TrimSpace(strings.Repeat("word ", 15)) + "\n"
 	if !strings.HasPrefix(out.String(), want) {
 		t.Errorf("%s\nwant\n%s", out.String(), want)
 	}
-	if !strings.Contains(out.String(), "memcached at h:2\n  fail    cas            off\n                         Leave out -C.\n  unknown clock          not asked\n1 ok, 1 warning, 1 failed, 1 unknown\n") {
+	if !strings.Contains(out.String(), "memcached at h:2\n  fail    cas            off\n                         Leave out -C.\n  unknown clock          not asked\n  fail    queue          "+strings.TrimSpace(strings.Repeat("error ", 12))+"\n"+strings.Repeat(" ", 25)+"error") || !strings.HasSuffix(out.String(), "\n1 ok, 1 warning, 2 failed, 1 unknown\n") {
 		t.Errorf("%s", out.String())
 	}
-	if err == nil || err.Error() != "1 check failed" {
+	if err == nil || err.Error() != "2 checks failed" {
 		t.Errorf("%v", err)
 	}
 	if got := painter(true)(levelFail); got != "\x1b[31mfail   \x1b[0m" {

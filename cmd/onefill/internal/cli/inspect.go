@@ -34,8 +34,9 @@ remembered. The value itself is shown with --value only.
 It takes no lease, changes nothing and waits for nobody: one question to the key's server,
 and one more about the value's tags. Ages are counted by the clock of this machine.
 
-A lease does not say which process holds it. On Redis it has the token of the flight; on
-memcached a lease on an absent key is an empty item, and has a number only.
+A lease says which process holds it (its Options.Owner: by default host and process ID) and
+has the token of the flight. On memcached a lease on an absent key is an empty item, which has
+a number only; it says more from the first renewal on, after a third of its time.
 
 `
 
@@ -44,7 +45,7 @@ func newInspect() *cobra.Command {
 	var showValue, raw bool
 	cmd := &cobra.Command{
 		Use:   "inspect --cache NAME KEY",
-		Short: "Shows what the shared cache holds under a key: state, age, times to live, version, tags, lease",
+		Short: "Shows what the shared cache holds under a key: state, age, TTLs, version, tags, lease",
 		Long:  inspectLong + keyHelp + storeHelp + lookExitHelp,
 		Example: "  ONEFILL_REDIS=redis://localhost onefill inspect --cache users 42\n" +
 			"  onefill inspect --cache users --memcached host1:11211,host2:11211 --json 42\n" +
@@ -133,7 +134,9 @@ type tagLine struct {
 }
 
 type leaseLine struct {
-	ID     string `json:"id"`
+	ID string `json:"id"`
+	// Owner is the holder's Options.Owner, "" where the store does not know it.
+	Owner  string `json:"owner"`
 	Token  string `json:"token,omitempty"`
 	Try    uint32 `json:"try,omitempty"`
 	LeftMS int64  `json:"left_ms"`
@@ -145,6 +148,15 @@ type failureLine struct {
 	Failed   *time.Time `json:"failed,omitempty"`
 	BlocksMS int64      `json:"blocks_ms"` // 0: the next reader loads
 	LeftMS   int64      `json:"left_ms"`
+}
+
+// held says who holds the lease, and for how long.
+func (n *leaseLine) held() string {
+	owner := n.Owner
+	if owner == "" {
+		owner = "a process that is not known"
+	}
+	return fmt.Sprintf("%s (lease ends in %s)", owner, span(n.LeftMS))
 }
 
 // setValue shows a value as text if it is readable as that.
@@ -188,11 +200,11 @@ func (l *inspectLine) print(w io.Writer) error {
 	if n := l.Lease; n != nil {
 		what := "token " + n.Token
 		if n.Token == "" {
-			what = "item number " + n.ID + " (memcached keeps no token of a lease on an absent key)"
+			what = "item number " + n.ID + " (until it is renewed, memcached keeps neither token nor holder of a lease on an absent key)"
 		} else if n.Try > 0 {
 			what += fmt.Sprintf(", try %d", n.Try)
 		}
-		row("lease", "%s left, %s", span(n.LeftMS), what)
+		row("lease", "held by %s, %s", n.held(), what)
 	}
 	if f := l.Failure; f != nil {
 		state := "remembered, blocks nobody any more"

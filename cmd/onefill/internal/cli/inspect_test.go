@@ -78,7 +78,7 @@ func states(t *testing.T, st store.Store, name string) {
 	must(t, c.Expire(t.Context(), "stale", "over"))
 	must(t, c.InvalidateTag(t.Context(), "tag of void"))
 
-	s, err := st.Attach(t.Context(), store.Config{Name: name})
+	s, err := st.Attach(t.Context(), store.Config{Name: name, Owner: "web-3:4711"})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	if _, err := s.Set(t.Context(), "undecodable", []byte("\x00\xffsomebody else's"), time.Hour); err != nil {
@@ -130,6 +130,10 @@ func TestInspectStates(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
+		held := regexp.MustCompile(`(?m)^lease +held by web-3:4711 \(lease ends in [\dms.]+s\), token [0-9a-f]{32}`)
+		if text := ok(t, append([]string{"inspect", "over"}, args...)...); !held.MatchString(text) {
+			t.Errorf("no %q in\n%s", held, text)
+		}
 		if strings.Contains(text, "text of fresh") || strings.Contains(text, "\x1b") {
 			t.Errorf("the value is shown unasked, or there are colours: %s", text)
 		}
@@ -155,8 +159,11 @@ func checkFields(t *testing.T, inspect func(string) inspectLine) {
 	if tag.Tag != "tag of void" || tag.Valid || tag.Voided == nil || time.Since(*tag.Voided).Abs() > time.Minute || !void.Value.Tags[0].Valid || !strings.Contains(void.Why, `"tag of void" was invalidated at 20`) {
 		t.Errorf("void: %+v %+v", void, void.Value.Tags)
 	}
-	if l := inspect("over").Lease; l.LeftMS <= 0 || l.LeftMS > 62_000 || l.ID == "" || len(l.Token) != 32 {
+	if l := inspect("over").Lease; l.LeftMS <= 0 || l.LeftMS > 62_000 || l.ID == "" || len(l.Token) != 32 || l.Owner != "web-3:4711" {
 		t.Errorf("lease: %+v", l)
+	}
+	if l := inspect("leased").Lease; (l.Owner != "") != (l.Token != "") || l.Owner != "" && l.Owner != "web-3:4711" { // memcached has neither yet
+		t.Errorf("lease on an absent key: %+v", l)
 	}
 	if f := inspect("failed").Failure; f.Message != "no route to host" || f.Failures != 1 || f.BlocksMS <= 0 || f.BlocksMS > 62_000 || f.LeftMS <= f.BlocksMS {
 		t.Errorf("failure: %+v", f)

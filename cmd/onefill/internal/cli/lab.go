@@ -62,6 +62,11 @@ func newLab() *cobra.Command {
 			"  onefill lab --store memcached",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"redis", "postgres"} {
+				if err := withoutSecret(cmd.Flags(), name); err != nil {
+					return err
+				}
+			}
 			cfg.Scenarios = lab.Select(cfg.Scenarios, lab.ScenarioIDs())
 			cfg.Modes = lab.Select(cfg.Modes, lab.Modes)
 			if cfg.Memcached != "" && cfg.Redis == "" && !cmd.Flags().Changed("store") {
@@ -82,9 +87,9 @@ func newLab() *cobra.Command {
 	f.StringSliceVar(&cfg.Scenarios, "scenario", cfg.Scenarios, "scenarios to play, of "+strings.Join(lab.ScenarioIDs(), ", "))
 	f.StringSliceVar(&cfg.Modes, "mode", cfg.Modes, "modes to play them in, of "+strings.Join(lab.Modes, ", "))
 	f.StringVar(&cfg.Store, "store", cfg.Store, "shared cache, of "+strings.Join(lab.StoreKinds, ", "))
-	f.StringVar(&cfg.Redis, "redis", "", "URL of an existing Redis or Valkey")
+	f.StringVar(&cfg.Redis, "redis", "", "URL of an existing Redis or Valkey, without a password; ONEFILL_REDIS may hold one")
 	f.StringVar(&cfg.Memcached, "memcached", "", "address of an existing memcached, host:port or unix:/path; implies --store memcached")
-	f.StringVar(&cfg.Postgres, "postgres", "", "URL of an existing PostgreSQL; needs the right to create a schema")
+	f.StringVar(&cfg.Postgres, "postgres", "", "URL of an existing PostgreSQL, without a password; needs the right to create a schema")
 	f.BoolVar(&cfg.Embedded, "embedded", false, "use the built-in miniredis and SQLite whatever is installed")
 	f.StringVar(&cfg.Out, "out", "", "directory for report and logs (default: a new one among the temporary files)")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object for each scenario and mode, a line each, and nothing else")

@@ -314,7 +314,7 @@ func TestInterrupt(t *testing.T) {
 	for {
 		n, readErr := stderr.Read(buf)
 		said.Write(buf[:n])
-		if !interrupted && strings.Contains(said.String(), "S4\n") {
+		if !interrupted && strings.Contains(said.String(), "] S4 ") {
 			interrupted = true
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)

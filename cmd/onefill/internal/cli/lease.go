@@ -40,7 +40,7 @@ func newLeaseBreak() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break --cache NAME KEY",
 		Short: "Voids the lease of a key: its holder's load is refused, and somebody else may load",
-		Long:  leaseBreakLong + keyHelp + storeHelp + "Exit codes: 0 the lease is broken, or there is none; 1 it is not, since the answer was no, since\nanother lease has taken its place, or since the store could not be asked; 2 bad input, 130 interrupted.",
+		Long:  leaseBreakLong + keyHelp + storeHelp + "Exit codes: 0 the lease is broken, or there is none; 1 it is not, since the answer was no, since\nanother lease has taken its place, or since the store could not be asked; 2 bad input,\n130 interrupted.",
 		Example: "  ONEFILL_REDIS=redis://localhost onefill lease break --cache users 42\n" +
 			"  onefill lease break --cache users --memcached host1:11211 --yes 42",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,7 +82,7 @@ func (k *keyFlags) breakLease(ctx context.Context, cmd *cobra.Command, in store.
 	id := "" // with --yes whichever is there is meant
 	if !yes {
 		id = line.Lease.ID
-		question := fmt.Sprintf("Break the lease of %q of %s at %s (%s, %s left)? [y/N] ", k.key, k.cache, line.Server, line.Lease.ID, span(line.Lease.LeftMS))
+		question := fmt.Sprintf("Break the lease of %q of %s at %s (%s), held by %s? [y/N] ", k.key, k.cache, line.Server, line.Lease.ID, line.Lease.held())
 		if err := confirm(ctx, cmd.InOrStdin(), cmd.ErrOrStderr(), question); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (k *keyFlags) broken(w io.Writer, line breakLine) (err error) {
 	case k.asJSON:
 		return printJSON(w, line)
 	case line.Broken:
-		_, err = fmt.Fprintf(w, "broken: the lease of %q of %s (%s, %s left); what its holder brings is refused\n", k.key, k.cache, line.Lease.ID, span(line.Lease.LeftMS))
+		_, err = fmt.Fprintf(w, "broken: the lease of %q of %s (%s), held by %s; what its holder brings is refused\n", k.key, k.cache, line.Lease.ID, line.Lease.held())
 	default:
 		_, err = fmt.Fprintf(w, "nobody holds a lease of %q of %s\n", k.key, k.cache)
 	}

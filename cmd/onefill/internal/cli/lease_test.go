@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,6 +80,9 @@ func TestLeaseBreak(t *testing.T) {
 		line := read[breakLine](t, ok(t, append([]string{"lease", "break", "--yes", "--json", "42"}, args...)...))
 		if !line.Broken || line.Lease == nil || line.Lease.ID == "" || line.Key != "42" {
 			t.Errorf("%+v", line)
+		}
+		if l := line.Lease; l != nil && l.Token != "" && !strings.HasSuffix(l.Owner, fmt.Sprintf(":%d", os.Getpid())) { // memcached has neither before a renewal
+			t.Errorf("held by %q, want this process", l.Owner)
 		}
 		within(t, "b takes over", b.began)
 		took := time.Since(start)

@@ -53,11 +53,14 @@ func TestDevNullIsNoTerminal(t *testing.T) {
 // On a terminal it asks: n leaves the lease, y breaks the one that was shown.
 func TestLeaseBreakAsks(t *testing.T) {
 	forStores(t, func(t *testing.T, open func() store.Store, name string, args []string) {
-		s, err := open().Attach(t.Context(), store.Config{Name: name})
+		s, err := open().Attach(t.Context(), store.Config{Name: name, Owner: "web-3:4711"})
 		must(t, err)
 		defer s.Close()
 		a, err := s.Acquire(t.Context(), "42", store.Request{Token: store.NewToken(), TTL: time.Minute})
 		must(t, err)
+		if renewed, err := a.Lease.Renew(t.Context(), time.Minute); err != nil || !renewed { // from now on memcached, too, knows the owner
+			t.Fatal(renewed, err)
+		}
 		breakIt := func(typed string) (code int, out, errs string) {
 			keyboard, tty := terminal(t)
 			if _, err := io.WriteString(keyboard, typed); err != nil {
@@ -68,14 +71,14 @@ func TestLeaseBreakAsks(t *testing.T) {
 			return code, stdout.String(), stderr.String()
 		}
 		code, out, errs := breakIt("n\n")
-		if code != exitFailed || out != "" || !strings.Contains(errs, `Break the lease of "42" of `+name+` at 127.0.0.1:`) || !strings.Contains(errs, "the answer was no") {
+		if code != exitFailed || out != "" || !strings.Contains(errs, `Break the lease of "42" of `+name+` at 127.0.0.1:`) || !strings.Contains(errs, "), held by web-3:4711 (lease ends in ") || !strings.Contains(errs, "the answer was no") {
 			t.Errorf("no: %d, %q, %q", code, out, errs)
 		}
 		if l := read[inspectLine](t, ok(t, append([]string{"inspect", "--json", "42"}, args...)...)); l.Lease == nil {
 			t.Error("the lease was broken though the answer was no")
 		}
 		code, out, errs = breakIt("y\n")
-		if code != exitOK || !strings.HasPrefix(out, `broken: the lease of "42" of `+name) {
+		if code != exitOK || !strings.HasPrefix(out, `broken: the lease of "42" of `+name) || !strings.Contains(out, "), held by web-3:4711 (lease ends in ") {
 			t.Errorf("yes: %d, %q, %q", code, out, errs)
 		}
 		if accepted, err := a.Lease.Fill(t.Context(), []byte("late"), time.Minute); err != nil || accepted {

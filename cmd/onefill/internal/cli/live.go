@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/onefill/onefill/cmd/onefill/live"
@@ -19,11 +22,11 @@ lock recipe (lock) and onefill beside each other. Sliders set how many callers a
 processes there are and what a load takes; buttons expire the key, pause the loads,
 kill the store and make the database fail.
 
-The caches are onefill's own, on memory or on Redis: --store redis starts a private
-redis-server for each open page, --redis takes an existing one, where the page uses
-keys of its own that expire, and kills nothing. The processes are simulated (caches
-beside each other in this program), and so is the database; "onefill lab" has
-neither simulated.
+The caches are onefill's own, on memory or on Redis: --store redis starts a private redis-server
+for each open page. An existing one is used only if --redis names it, or --given says that it is
+that of ONEFILL_REDIS, which may hold a password: the page is for playing. There it uses keys of
+its own that expire, and kills nothing. The processes are simulated (caches beside each other in
+this program), and so is the database; "onefill lab" has neither simulated.
 
 The page listens on 127.0.0.1. Whoever can reach it can make this program work, so
 give --listen another address only in a network that you trust; a name under which
@@ -36,36 +39,46 @@ address or a server that cannot be used.`
 
 func newLive() *cobra.Command {
 	var listen string
-	var asJSON bool
+	var asJSON, given bool
 	var options live.Options
 	cmd := &cobra.Command{
 		Use:   "live",
-		Short: "Serves a page that shows, while it happens, how often four kinds of cache ask the database",
+		Short: "Serves a page that shows, live, how often four kinds of cache ask the database",
 		Long:  liveLong + liveExit,
 		Example: "  onefill live\n" +
 			"  onefill live --listen 127.0.0.1:0 --store redis\n" +
-			"  ONEFILL_REDIS=redis://:password@localhost:6379 onefill live",
+			"  ONEFILL_REDIS=redis://:password@localhost:6379 onefill live --given",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := withoutSecret(cmd.Flags(), "redis"); err != nil {
-				return err
+				return badInput("%w, and add --given", err)
 			}
-			switch given := cmd.Flags().Changed("store"); {
-			case options.RedisURL != "" && !given:
+			if given {
+				if options.RedisURL != "" {
+					return badInput("--given: excludes --redis")
+				}
+				if options.RedisURL = os.Getenv(envName("redis")); options.RedisURL == "" {
+					return badInput("--given: %s is not set", envName("redis"))
+				}
+			}
+			if options.RedisURL == "" && os.Getenv(envName("redis")) != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left alone; --given plays with it.\n", envName("redis"))
+			}
+			if options.RedisURL != "" && !cmd.Flags().Changed("store") {
 				options.Store = live.StoreRedis
-			case options.Store == live.StoreMemory && !typed(cmd.Flags(), "redis"):
-				options.RedisURL = "" // the environment's
 			}
 			return runLive(cmd, listen, asJSON, options)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8461", "address, host:port; port 0 takes a free one")
-	f.BoolVar(&asJSON, "json", false, "print the page's address as JSON")
+	f.BoolVar(&asJSON, "json", false, "print the page's address, and what its store is, as JSON")
 	f.StringVar(&options.Store, "store", live.StoreMemory, "shared cache, of "+live.StoreMemory+", "+live.StoreRedis)
-	f.StringVar(&options.RedisURL, "redis", "", "URL of an existing Redis or Valkey; implies --store redis")
+	f.StringVar(&options.RedisURL, "redis", "", "URL of an existing Redis or Valkey, without a password; implies --store redis")
+	f.BoolVar(&given, "given", false, "use the Redis or Valkey of "+envName("redis")+"; implies --store redis")
 	f.StringSliceVar(&options.Hosts, "host", nil, "names, beside localhost and IP addresses, under which the page may be asked for")
 	f.IntVar(&options.MaxSessions, "pages", 8, "pages that may be open at once")
+	byHand(f, "redis", "given")                                                                            // ONEFILL_REDIS is of the application's server as a rule, which nobody means to play with
 	byHand(f, "store")                                                                                     // ONEFILL_STORE is the lab's, which knows others
 	_ = cmd.RegisterFlagCompletionFunc("store", completeFlag([]string{live.StoreMemory, live.StoreRedis})) // fails for flags that are not there
 	return cmd
@@ -88,11 +101,9 @@ func runLive(cmd *cobra.Command, listen string, asJSON bool, options live.Option
 	}
 	addr := l.Addr().(*net.TCPAddr).AddrPort()
 	url := fmt.Sprintf("http://%s/", reachable(addr))
-	if asJSON {
-		url = fmt.Sprintf(`{"url":%q}`, url)
+	if err := sayLive(cmd.OutOrStdout(), cmd.ErrOrStderr(), liveLine{url, options.Store, liveServer(options)}, asJSON); err != nil {
+		return err
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), url)
-	fmt.Fprintln(cmd.ErrOrStderr(), "Ctrl-C ends it.")
 	if !addr.Addr().IsLoopback() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "It can be reached from other machines: whoever can may make this program work.")
 	}
@@ -111,6 +122,44 @@ func runLive(cmd *cobra.Command, listen string, asJSON bool, options live.Option
 		return err
 	}
 	return server.Close()
+}
+
+// liveLine is what --json prints.
+type liveLine struct {
+	URL    string `json:"url"`
+	Store  string `json:"store"`
+	Server string `json:"server,omitempty"` // the address of one that is given
+}
+
+// liveServer is the address of a server that is given, without what else its URL says.
+func liveServer(options live.Options) string {
+	if options.RedisURL == "" {
+		return ""
+	}
+	option, err := redisOption(options.RedisURL)
+	if err != nil {
+		return "" // it has been used
+	}
+	return strings.Join(option.InitAddress, ",")
+}
+
+// sayLive says where the page is, and what it plays with.
+func sayLive(stdout, stderr io.Writer, line liveLine, asJSON bool) (err error) {
+	if asJSON {
+		err = printJSON(stdout, line)
+	} else {
+		_, err = fmt.Fprintln(stdout, line.URL)
+	}
+	switch {
+	case line.Server != "":
+		fmt.Fprintf(stderr, "The store is the Redis at %s, which was given.\n", line.Server)
+	case line.Store == live.StoreRedis:
+		fmt.Fprintln(stderr, "The store is a private redis-server, one for each open page.")
+	default:
+		fmt.Fprintln(stderr, "The store is simulated, in this program's memory.")
+	}
+	fmt.Fprintln(stderr, "Ctrl-C ends it.")
+	return err
 }
 
 // byFlag names the flag instead of the option that it sets.

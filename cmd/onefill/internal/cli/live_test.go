@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/live"
 )
 
 func TestLiveBadInput(t *testing.T) {
@@ -43,7 +45,7 @@ func TestLiveBadInput(t *testing.T) {
 func TestLiveEnvironment(t *testing.T) {
 	for _, url := range []string{"redis://:secret/x@127.0.0.1:1", "redis://:secret#x@127.0.0.1:1", "redis://:a:secret?x@127.0.0.1:1", "redis:/:secret@127.0.0.1:1"} {
 		t.Setenv("ONEFILL_REDIS", url)
-		for _, args := range [][]string{{"live", "--listen", "127.0.0.1:0"}, {"lab", "--scenario", "S1", "--out", t.TempDir()}, {"bench"}, {"doctor"}, {"inspect", "--cache", "users", "1"}} {
+		for _, args := range [][]string{{"live", "--given", "--listen", "127.0.0.1:0"}, {"lab", "--scenario", "S1", "--out", t.TempDir()}, {"bench"}, {"doctor"}, {"inspect", "--cache", "users", "1"}} {
 			code, stdout, stderr := run(t, args...)
 			if code != exitInput || strings.Contains(stdout+stderr, "secret") {
 				t.Errorf("%s with %s: exit code %d, %q, %q", args, url, code, stdout, stderr)
@@ -53,11 +55,51 @@ func TestLiveEnvironment(t *testing.T) {
 	t.Setenv("ONEFILL_REDIS", "redis://127.0.0.1:1")
 	t.Setenv("ONEFILL_STORE", "memcached") // the lab's
 	fails(t, exitInput, "--listen", "live", "--store", "memory", "--listen", "nonsense")
+	fails(t, exitInput, "--given: excludes --redis", "live", "--given", "--redis", "redis://127.0.0.1:1")
+	fails(t, exitInput, "--redis: cannot use the server", "live", "--given")
+	t.Setenv("ONEFILL_REDIS", "")
+	fails(t, exitInput, "--given: ONEFILL_REDIS is not set", "live", "--given")
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var out bytes.Buffer
 	if code := Run(ctx, []string{"live"}, strings.NewReader(""), &out, &out); code != exitInterrupted {
 		t.Errorf("interrupted: exit code %d, %s", code, out.String())
+	}
+}
+
+// TestLiveLeavesTheEnvironmentsServer: ONEFILL_REDIS names a server with the application's data. Without a word about
+// it the page plays in memory, with --given on that server, and both is said.
+func TestLiveLeavesTheEnvironmentsServer(t *testing.T) {
+	server := startRedis(t)
+	t.Setenv("ONEFILL_REDIS", strings.Replace(server.URL(), "redis://", "redis://default:@", 1))
+	for _, tt := range []struct {
+		args  []string
+		store string
+		says  string
+	}{
+		{nil, live.StoreMemory, "simulated, in this program's memory"},
+		{[]string{"--store", "redis"}, live.StoreRedis, "a private redis-server"},
+		{[]string{"--given"}, live.StoreRedis, "the Redis at " + server.Addr() + ", which was given"},
+		{[]string{"--redis", server.URL()}, live.StoreRedis, "the Redis at " + server.Addr() + ", which was given"},
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		stdout, write := io.Pipe()
+		var stderr bytes.Buffer
+		code := make(chan int, 1)
+		go func() {
+			code <- Run(ctx, append([]string{"live", "--json", "--listen", "127.0.0.1:0"}, tt.args...), strings.NewReader(""), write, &stderr)
+			write.Close()
+		}()
+		text, err := bufio.NewReader(stdout).ReadString('\n')
+		must(t, err)
+		interrupt()
+		if got := <-code; got != exitOK {
+			t.Errorf("%q: exit code %d", tt.args, got)
+		}
+		line := read[liveLine](t, text)
+		if line.Store != tt.store || (line.Server == server.Addr()) != strings.Contains(tt.says, "given") || !strings.Contains(stderr.String(), tt.says) {
+			t.Errorf("%q: %+v, %q", tt.args, line, stderr.String())
+		}
 	}
 }
 

@@ -154,18 +154,25 @@ func (l *look) payload() []byte {
 func (l *look) line() *inspectLine {
 	line := &inspectLine{Cache: l.cache, Key: l.key, Server: l.holding.Server, Value: l.valueLine()}
 	line.State, line.Why = l.state()
-	if lease := l.holding.Lease; lease.ID != "" {
-		line.Lease = &leaseLine{ID: lease.ID, Try: lease.Try, LeftMS: leftMS(lease.Left)}
-		if lease.Token != (store.Token{}) {
-			line.Lease.Token = lease.Token.String()
-		}
-	}
+	line.Lease = l.leaseLine()
 	if failure := l.holding.Failure; failure.Record != nil {
 		line.Failure = &failureLine{Message: "the record cannot be read", BlocksMS: leftMS(failure.Blocks), LeftMS: leftMS(failure.Left)}
 		if env, err := store.Decode(failure.Record); err == nil {
 			at := env.Created.UTC()
 			line.Failure.Message, line.Failure.Failures, line.Failure.Failed = string(env.Payload), env.Failures, &at
 		}
+	}
+	return line
+}
+
+func (l *look) leaseLine() *leaseLine {
+	lease := l.holding.Lease
+	if lease.ID == "" {
+		return nil
+	}
+	line := &leaseLine{ID: lease.ID, Owner: lease.Owner, Try: lease.Try, LeftMS: leftMS(lease.Left)}
+	if lease.Token != (store.Token{}) {
+		line.Token = lease.Token.String()
 	}
 	return line
 }

@@ -26,6 +26,9 @@ const (
 const exitHelp = `Exit codes: 0 everything held, 1 a guarantee failed or the run could not be
 finished, 2 bad input or a given server that cannot be used, 130 interrupted.`
 
+// helpWidth is how many columns the help takes.
+const helpWidth = 100
+
 // exitError ends the program with a code. Without err nothing more is printed.
 type exitError struct {
 	code int
@@ -86,6 +89,7 @@ func newRoot() *cobra.Command {
 			return flagsFromEnv(cmd.Flags(), os.LookupEnv)
 		},
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitInput, err} })
 	root.AddCommand(newLab(), newReader(), newSize(), newMigrate(), newQueue(), newDead(), newInvalidate(),
 		newInspect(), newWhy(), newLease(), newDoctor())
@@ -99,7 +103,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return &exitError{exitInput, fmt.Errorf("unknown command %q for %q; %q lists what there is", args[0], cmd.CommandPath(), cmd.Root().Name()+" --help")}
+	return &exitError{exitInput, fmt.Errorf("unknown command %q for %q; %q lists what there is", args[0], cmd.CommandPath(), cmd.CommandPath()+" --help")}
 }
 
 // fromEnv marks a flag that the environment has set.

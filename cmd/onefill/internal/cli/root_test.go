@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -31,16 +33,19 @@ func TestBadInput(t *testing.T) {
 		{"lab --redis redis://x --memcached x:1", "--memcached: excludes --redis"},
 		{"lab --store redis --memcached x:1", "--memcached: excludes --store redis"},
 		{"lab --store memcached --lease 1500ms", "--lease: 1.5s; memcached takes whole seconds, 2s at least"},
-		{"lab --memcached localhost", "--memcached: cannot use the server"},
+		{"lab --memcached localhost", "--memcached: \"localhost\": missing port in address; write host:port"},
+		{"lab --memcached a:1,b:2", "--memcached: 2 servers are given; the lab takes one"},
 		{"lab --memcached 127.0.0.1:1", "127.0.0.1:1"},
 		{"lab --out /dev/null/x", "--out"},
 		{"lab --nonsense", "--nonsense"},
 		{"lab now", `unknown command "now"`},
 		{"la", `unknown command "la"`},
-		{"lab --redis redis://u:secret@127.0.0.1:1", "--redis: cannot use the server at 127.0.0.1:1"},
+		{"lab --redis redis://u:secret@127.0.0.1:1", "--redis: a password on the command line"},
+		{"lab --redis redis://u@127.0.0.1:1", "--redis: cannot use the server at 127.0.0.1:1"},
 		{"lab --redis http://u:secret@127.0.0.1:1", "--redis"},
 		{"lab --redis redis://u:secret@%zz", "--redis"},
-		{"lab --postgres postgres://u:secret@127.0.0.1:1/x --mode onefill", "--postgres: cannot use the server at 127.0.0.1:1"},
+		{"lab --postgres postgres://u:secret@127.0.0.1:1/x --mode onefill", "--postgres: a password on the command line"},
+		{"lab --postgres postgres://u@127.0.0.1:1/x --mode onefill", "--postgres: cannot use the server at 127.0.0.1:1"},
 		{"lab --postgres postgres://u:secret@h:port/x", "--postgres"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
@@ -60,6 +65,7 @@ func TestHelpNamesExitCodesAndScenarios(t *testing.T) {
 	if code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
+	stdout = strings.Join(strings.Fields(stdout), " ") // wherever lines are broken
 	for _, want := range []string{"Exit codes: 0", "S1, S2, S3, S4, S5, S6, S7, release, killed, frozen, cold, commit", "naive, local, lock, onefill", "--embedded", "--json", "--memcached", "redis, memcached"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the help has no %q", want)
@@ -101,14 +107,26 @@ func TestFlagsFromEnvironment(t *testing.T) {
 	}
 }
 
+// TestProgressOffATerminal: whole lines, with all the words of a step; the first, then one a tenth of the work, and
+// one after five seconds in which there was none.
 func TestProgressOffATerminal(t *testing.T) {
 	var b bytes.Buffer
 	p := newProgress(&b)
-	for i, what := range []string{"starting servers and readers", "S1 naive", "S1 onefill", "S2 naive"} {
-		p.step(what, i, 3)
+	now := p.told
+	p.now = func() time.Time { return now }
+	p.step("starting servers and readers", 0, 40)
+	for i := 1; i <= 9; i++ {
+		p.step(fmt.Sprintf("S%d the key is absent, naive", i), i, 40)
 	}
+	now = now.Add(progressEvery)
+	p.step("S10 slow, lock", 10, 40)
+	p.tick("still slow")
+	now = now.Add(progressEvery)
+	p.tick("S10 1,234 of 5,000 keys")
 	p.done()
-	if got := b.String(); got != "starting servers and readers\nS1\nS2\n" {
-		t.Errorf("%q", got)
+	const want = "starting servers and readers\n[4/40] S4 the key is absent, naive\n[8/40] S8 the key is absent, naive\n" +
+		"[10/40] S10 slow, lock\nS10 1,234 of 5,000 keys\n"
+	if got := b.String(); got != want {
+		t.Errorf("%q\nwant\n%q", got, want)
 	}
 }

@@ -119,9 +119,7 @@ func (s *sizeFlags) run(cmd *cobra.Command) error {
 	}
 	defer in.Close()
 	bar := newProgress(cmd.ErrOrStderr())
-	if bar.terminal {
-		s.options.Progress = sizeProgress(bar, length)
-	}
+	s.options.Progress = sizeProgress(bar, length)
 	res, err := size.Run(cmd.Context(), in, s.options)
 	bar.done()
 	var input *size.InputError
@@ -173,7 +171,7 @@ func sizeProgress(bar *progress, length int64) func(size.Progress) {
 		case p.Stage == "reading":
 			text += fmt.Sprintf(" %d MB", p.Done/1_000_000)
 		}
-		fmt.Fprintf(bar.w, "\r\x1b[K%s", text)
+		bar.tick(text)
 	}
 }
 

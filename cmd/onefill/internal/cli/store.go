@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 	"github.com/onefill/onefill/memcachestore"
 	"github.com/onefill/onefill/redisstore"
 	"github.com/onefill/onefill/store"
@@ -15,13 +15,17 @@ import (
 )
 
 const storeHelp = `The store is that of ONEFILL_REDIS or --redis, or of ONEFILL_MEMCACHED or --memcached, and
---memcached names the servers exactly as the application does, since that decides who
-has a key. --redis takes no password, ONEFILL_REDIS does.
+--memcached names the servers exactly as the application does, with commas between them, since
+that decides who has a key. --redis takes no password, ONEFILL_REDIS does.
 
 `
 
 // storeFlags say which cache it is, and which store it lies in.
-type storeFlags struct{ cache, redis, memcached string }
+type storeFlags struct {
+	cache, redis, memcached string
+
+	servers []string // those of memcached, when they have been checked
+}
 
 func (s *storeFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&s.cache, "cache", "", "name of the cache (Options.Name)")
@@ -46,6 +50,16 @@ func (s *storeFlags) check(flags *pflag.FlagSet) error {
 	case s.redis == "" && s.memcached == "":
 		return badInput("--redis, --memcached: no store is given; set ONEFILL_REDIS to redis://user:password@host:6379, or give --memcached host:11211")
 	}
+	return s.checkServers(flags)
+}
+
+// checkServers reads what names the servers, as far as they are named.
+func (s *storeFlags) checkServers(flags *pflag.FlagSet) (err error) {
+	if s.memcached != "" {
+		if s.servers, err = memcached.ParseList(s.memcached); err != nil {
+			return badInput("--memcached: %w", err)
+		}
+	}
 	return withoutSecret(flags, "redis")
 }
 
@@ -59,7 +73,7 @@ func (s *storeFlags) checkCache() error {
 // open makes the store; it does not talk to the server.
 func (s *storeFlags) open(opts ...redisstore.Option) (st store.Store, through string, closeStore func(), err error) {
 	if s.memcached != "" {
-		m := memcachestore.New(strings.Split(s.memcached, ",")...)
+		m := memcachestore.New(s.servers...)
 		return m, "memcached", func() { m.Close() }, nil
 	}
 	r, err := redisstore.Open(s.redis, opts...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -11,15 +12,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const topLong = `Of the last minute it shows the keys with the most calls, those whose loads took the most time, those
-that missed most, and those whose miss groups waited for more than one load, which should be none; and
-of each cache, since its process began, how many loads a miss group has cost.
+const topLong = `Of the last minute it shows the keys with the most calls, those whose loads took the most time,
+those that missed most, and those whose miss groups waited for more than one load, which should be
+none; and of each cache, since its process began, how many loads a miss group has cost.
 
 Calls in the process are counted from one in 64, picked at random: ± is two standard deviations of
 that, and what the bounded memory of the Recorder does not know. Other figures are exact unless they
 have a ±. Several processes are added up.
 
-On a terminal the page is drawn again every --interval, until Ctrl-C; elsewhere it is printed again.
+On a terminal the page is drawn again every --interval, until Ctrl-C, with as many keys of each kind
+as it has lines for, --keys at most; elsewhere it is printed again.
 
 `
 
@@ -40,7 +42,7 @@ func newTop() *cobra.Command {
 		Short: "Shows the hot keys and the slow loads of running applications",
 		Long:  topLong + appHelp + topExitHelp,
 		Example: "  onefill top --app http://127.0.0.1:6060/debug/onefill\n" +
-			"  onefill top --once --json --app http://10.0.0.5:6060/debug/onefill,http://10.0.0.6:6060/debug/onefill",
+			"  onefill top --once --json --app http://a:6060/debug/onefill,http://b:6060/debug/onefill",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -66,6 +68,13 @@ func newTop() *cobra.Command {
 
 func (t *topping) run(ctx context.Context, w io.Writer) error {
 	page := topPage{colorful: colorful(w), terminal: isTerminal(w) && !t.once && !t.asJSON}
+	var resized <-chan os.Signal
+	if page.terminal {
+		page.size = func() (columns, lines int) { return terminalSize(w) }
+		var stop func()
+		resized, stop = onResize()
+		defer stop()
+	}
 	tick := time.NewTicker(t.interval)
 	defer tick.Stop()
 	for first := true; ; first = false {
@@ -88,10 +97,8 @@ func (t *topping) run(ctx context.Context, w io.Writer) error {
 		case t.once:
 			return failed
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := page.wait(ctx, w, tick.C, resized, sum.report(t.keys)); err != nil {
+			return err
 		}
 	}
 }

@@ -1,36 +1,91 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // topPage draws reports.
-type topPage struct{ terminal, colorful bool }
+type topPage struct {
+	terminal, colorful bool
+	size               func() (columns, lines int) // of the terminal; 0, or nil: not known
+}
 
 const (
 	clearScreen = "\x1b[2J"
 	goHome      = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
+	// A line that is too long all the same, as of some characters nobody knows how wide they are, is cut off
+	// by the terminal instead of taking two.
+	wrapOff, wrapOn = "\x1b[?7l", "\x1b[?7h"
 )
 
 // draw is a page. On a terminal it goes over the one before, line by line, so that
 // nothing flickers.
 func (p *topPage) draw(r topReport, first bool) string {
-	text := p.text(r)
 	switch {
 	case !p.terminal && first:
-		return text
+		return p.text(r)
 	case !p.terminal:
-		return "\n" + text
+		return "\n" + p.text(r)
 	}
-	text = goHome + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearBelow
+	text := goHome + wrapOff + strings.ReplaceAll(p.fitted(r), "\n", clearLine+"\n") + clearBelow + wrapOn
 	if first {
 		text = clearScreen + text
 	}
 	return text
+}
+
+// wait waits for the time of the next page. When the terminal has another size, this one is drawn again.
+func (p *topPage) wait(ctx context.Context, w io.Writer, next <-chan time.Time, resized <-chan os.Signal, r topReport) error {
+	for {
+		select {
+		case <-next:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-resized:
+			if _, err := io.WriteString(w, p.draw(r, true)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// fitted is the page with so many rows in each table that it fits the terminal, and one line to spare for the
+// cursor: a line more would scroll the first one away, with every page.
+func (p *topPage) fitted(r topReport) string {
+	columns, lines := 0, 0
+	if p.size != nil {
+		columns, lines = p.size()
+	}
+	text := p.text(r)
+	most := 0
+	for _, rows := range []int{len(r.Caches), len(r.Hot), len(r.Slow), len(r.Missed), len(r.Extra)} {
+		most = max(most, rows)
+	}
+	for rows := most - 1; lines > 0 && rows > 0 && strings.Count(text, "\n") >= lines; rows-- {
+		text = p.text(r.first(rows))
+	}
+	all := strings.SplitAfter(text, "\n")
+	if all = all[:len(all)-1]; lines > 0 && len(all) >= lines { // hardly a terminal: the first lines have to do
+		all = all[:max(lines-1, 1)]
+	}
+	var b strings.Builder
+	for _, line := range all {
+		line = strings.TrimSuffix(line, "\n")
+		if columns > 0 && !strings.HasPrefix(line, "\x1b") { // the colour of an error is on its line's end, too
+			line = shorten(line, columns)
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
 }
 
 func (p *topPage) text(r topReport) string {
@@ -52,6 +107,9 @@ func (p *topPage) text(r topReport) string {
 		t.row("%d\t%.2f\t%d\t%d\t%d\t%d\t~%d\t%d\t%s", c.Groups, c.LoadsPerGroup, c.Loads, c.LoadErrors, c.FillsRefused, c.Stale, c.LocalHits, c.StoreHits, plain(c.Cache))
 	}
 	t.end("no cache has done anything yet")
+	if r.more > 0 {
+		fmt.Fprintf(&b, "  … and %s\n", plural(r.more, "more cache"))
+	}
 	t = section(&b, "most calls, in the last minute", "calls/s", "±", "cache  key")
 	for _, h := range r.Hot {
 		t.row("%.1f\t%.1f\t%s", h.CallsPerSec, h.PlusMinus, keyCell(h.Cache, h.Key))

@@ -19,7 +19,21 @@ type topReport struct {
 	Missed []topMissed `json:"missed"`
 	Extra  []topMissed `json:"extra"`
 	Live   int         `json:"live"` // miss groups that are waited for now
+
+	more int // caches that are left out
 }
+
+// first is the report with so many rows of each kind at most.
+func (r topReport) first(rows int) topReport {
+	if left := len(r.Caches) - rows; left > 0 {
+		r.more += left
+	}
+	r.Caches, r.Hot, r.Slow = upTo(r.Caches, rows), upTo(r.Hot, rows), upTo(r.Slow, rows)
+	r.Missed, r.Extra = upTo(r.Missed, rows), upTo(r.Extra, rows)
+	return r
+}
+
+func upTo[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
 type topApp struct {
 	App     string  `json:"app"`
@@ -160,5 +174,5 @@ func first[V any](all map[topKey]*V, most int, weigh func(*V) (float64, topKey))
 		wb, kb := weigh(&b)
 		return cmp.Or(cmp.Compare(wb, wa), strings.Compare(ka.cache, kb.cache), strings.Compare(ka.key, kb.key))
 	})
-	return kept[:min(len(kept), most)]
+	return upTo(kept, most)
 }

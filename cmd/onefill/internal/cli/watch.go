@@ -14,14 +14,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const watchLong = `A miss group is everybody in one process who waited for the same load. Each line is one that
-has ended: when, its cache and key, how many callers it had, how long it lasted, the longest of its
-loads in this process, how many loads they waited for (1 is what onefill is for), and how it ended:
+const watchLong = `A miss group is everybody in one process who waited for the same load. Each line is one that has
+ended: when, its cache and key, how many callers it had, how long it lasted, "load" and the
+longest of its loads in this process, or "wait" and how long it waited for those of others, how
+many loads they waited for (1 is what onefill is for), and how it ended:
 
   loaded        a load of this process brought the value
   lease wait    a load of another process brought it
-  not found     the row does not exist
-  fill refused  it was loaded, but the lease was lost meanwhile: whoever waited has it, nothing stored it
+  not found     the row does not exist, as a load of this process found, or of another
+  fill refused  it was loaded, but the lease was lost meanwhile: whoever waited has it, nothing
+                stored it
   stale         it could not be loaded, and an old value was served
   busy          there was no place at the origin in time
   timeout       LoadTimeout or WaitTimeout
@@ -34,8 +36,8 @@ between is missing, and standard error says so. It ends with Ctrl-C, or after --
 
 `
 
-const watchExitHelp = `Exit codes: 0 --count groups were seen, 1 an application does not answer or ceased to be one, 2 bad input,
-130 interrupted.`
+const watchExitHelp = `Exit codes: 0 --count groups were seen, 1 an application does not answer or ceased to be
+one, 2 bad input, 130 interrupted.`
 
 // watching is one run of the command.
 type watching struct {
@@ -55,7 +57,7 @@ func newWatch() *cobra.Command {
 		Short: "Follows the miss groups of a running application, a line each",
 		Long:  watchLong + appHelp + watchExitHelp,
 		Example: "  onefill watch --app http://127.0.0.1:6060/debug/onefill\n" +
-			"  onefill watch --app http://10.0.0.5:6060/debug/onefill,http://10.0.0.6:6060/debug/onefill --cache users\n" +
+			"  onefill watch --cache users --app http://a:6060/debug/onefill,http://b:6060/debug/onefill\n" +
 			"  ONEFILL_APP=http://127.0.0.1:6060/debug/onefill onefill watch --json | jq 'select(.loads > 1)'",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -177,10 +179,13 @@ func (w *watching) text(app string, g *watch.Group) string {
 	if len(w.urls) > 1 {
 		fmt.Fprintf(&b, "  %-15s", appName(app))
 	}
-	fmt.Fprintf(&b, "  %-12s  %-28s  %5d %s  %9s", plain(g.Cache), shorten(plain(g.Key), 60), g.Callers, inColumn(g.Callers, "caller "), since(g.TookMS))
-	if g.LoadMS > 0 {
+	fmt.Fprintf(&b, "  %-12s  %-18s  %5d %s  %9s", plain(g.Cache), shorten(plain(g.Key), 60), g.Callers, inColumn(g.Callers, "caller "), since(g.TookMS))
+	switch {
+	case g.LoadMS > 0:
 		fmt.Fprintf(&b, "  load %9s", since(g.LoadMS))
-	} else {
+	case g.LeaseMS > 0:
+		fmt.Fprintf(&b, "  wait %9s", since(g.LeaseMS))
+	default:
 		fmt.Fprintf(&b, "  %14s", "")
 	}
 	outcome := plain(string(g.Outcome))

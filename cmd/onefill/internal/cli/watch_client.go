@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const appHelp = `The caches are in the application's processes, so those are asked: each has a watch.Recorder
-as the Observer of its caches, and serves it on a private port. --app says where, ONEFILL_APP does as
+const appHelp = `The caches are in the application's processes, so those are asked: each has a watch.Recorder as
+the Observer of its caches, and serves it on a private port. --app says where, ONEFILL_APP does as
 well; several are separated by commas.
 
 `
@@ -54,7 +54,7 @@ func (a *apps) check(cmd *cobra.Command) error {
 		u, err := url.Parse(app)
 		switch {
 		case err != nil: // its text has the URL, which may hold a password
-			return bad("--app: one of the URLs cannot be read")
+			return bad("--app: one of the URLs cannot be read; write http://host:port/path, such as http://127.0.0.1:6060/debug/onefill")
 		case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 			return bad("--app: %s is no http:// URL with a host", u.Redacted())
 		}
@@ -120,6 +120,8 @@ func askApp(ctx context.Context, app, question, kind string) (*http.Response, er
 	switch {
 	case res.StatusCode == http.StatusOK:
 		says = fmt.Sprintf("what answers there is no watch.Recorder (Content-Type %q)", res.Header.Get("Content-Type"))
+	case res.StatusCode == http.StatusNotFound:
+		says = "there is no watch.Recorder at this path; where the application serves it is often /debug/onefill"
 	case res.StatusCode >= 500:
 		return nil, fmt.Errorf("%s: %s: %s", appName(app), status, says)
 	}

@@ -295,6 +295,23 @@ func TestWatchCannotPrint(t *testing.T) {
 	}
 }
 
+// TestWatchTellsLoadsFromWaits: what this process has loaded, and what it has waited for, are two things, also
+// where the row does not exist.
+func TestWatchTellsLoadsFromWaits(t *testing.T) {
+	w := watching{apps: apps{urls: []string{"http://127.0.0.1"}}}
+	for want, g := range map[string]watch.Group{
+		"  load     250ms  1 load   loaded\n":     {LoadMS: 250, Loads: 1, Outcome: watch.Loaded},
+		"  wait     250ms  1 load   lease wait\n": {LeaseMS: 250, Loads: 1, Outcome: watch.LeaseWait},
+		"  wait     250ms  1 load   not found\n":  {LeaseMS: 250, Loads: 1, Outcome: watch.NotFound},
+		"  load     100ms  2 loads  loaded\n":     {LeaseMS: 250, LoadMS: 100, Loads: 2, Outcome: watch.Loaded},
+		"                  0 loads  error\n":      {Outcome: watch.Failed},
+	} {
+		if got := w.text("http://127.0.0.1", &g); !strings.HasSuffix(got, want) {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+}
+
 // TestTextIsPlain: nothing that an application sends steers the terminal.
 func TestTextIsPlain(t *testing.T) {
 	w := watching{apps: apps{urls: []string{"http://127.0.0.1"}}}
@@ -383,7 +400,7 @@ func TestTopGoesOn(t *testing.T) {
 func TestTopOnATerminal(t *testing.T) {
 	p := topPage{terminal: true}
 	one, two := p.draw(topReport{}, true), p.draw(topReport{}, false)
-	if !strings.HasPrefix(one, clearScreen+goHome) || !strings.HasPrefix(two, goHome) || !strings.HasSuffix(two, clearBelow) || strings.Count(two, clearLine) != strings.Count(two, "\n") {
+	if !strings.HasPrefix(one, clearScreen+goHome) || !strings.HasPrefix(two, goHome) || !strings.HasSuffix(two, clearBelow+wrapOn) || strings.Count(two, clearLine) != strings.Count(two, "\n") {
 		t.Errorf("%q, %q", one, two)
 	}
 }

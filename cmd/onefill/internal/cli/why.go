@@ -177,9 +177,9 @@ func (r *reader) judgeValue(l *look, v *verdict) (done *verdict, stale bool) {
 
 // refresh says what becomes of a stale value that is served.
 func (r *reader) refresh(l *look, v *verdict) {
-	switch lease, failure := l.holding.Lease, l.holding.Failure; {
-	case lease.ID != "":
-		v.because("leased", "somebody loads it already, with a lease that lasts for %s more", span(leftMS(lease.Left)))
+	switch lease, failure := l.leaseLine(), l.holding.Failure; {
+	case lease != nil:
+		v.because("leased", "somebody loads it already: held by %s", lease.held())
 	case failure.Blocks > 0:
 		v.because("failed", "the last load failed (%s): nobody tries for %s more", failureText(l), span(leftMS(failure.Blocks)))
 	default:
@@ -203,7 +203,7 @@ func (r *reader) judgeLease(l *look, v *verdict, stale bool) *verdict {
 		}
 		return v.is(getsFailure, "the error of that load, without a load")
 	case lease.ID != "":
-		v.because("leased", "somebody loads it now, with a lease that lasts for %s more unless it is renewed", span(leftMS(lease.Left)))
+		v.because("leased", "somebody loads it now: held by %s; it is renewed while the load goes on", l.leaseLine().held())
 		v.WaitMS = leftMS(lease.Left)
 		if r.waitTimeout > 0 && r.waitTimeout < lease.Left {
 			v.because("wait_timeout", "WaitTimeout (%v) is shorter than that: the reader may give up first, with ErrWaitTimeout", r.waitTimeout)
@@ -240,12 +240,14 @@ type whyLine struct {
 	Cache  string `json:"cache"`
 	Key    string `json:"key"`
 	Server string `json:"server"`
+	// Lease is that of whoever loads the key now, null if nobody does.
+	Lease *leaseLine `json:"lease"`
 	verdict
 }
 
 func printVerdict(w io.Writer, l *look, v *verdict, asJSON bool) error {
 	if asJSON {
-		return printJSON(w, whyLine{l.cache, l.key, l.holding.Server, *v})
+		return printJSON(w, whyLine{l.cache, l.key, l.holding.Server, l.leaseLine(), *v})
 	}
 	if _, err := fmt.Fprintf(w, "A reader of %q of %s, at %s, gets: %s.\n", l.key, l.cache, l.holding.Server, v.Text); err != nil {
 		return err

@@ -50,8 +50,17 @@ func TestWhyStates(t *testing.T) {
 			if got := codes(&w.verdict); got != tt.want {
 				t.Errorf("%s %s: %s, want %s", tt.key, tt.flags, got, tt.want)
 			}
+			if leased := tt.key == "over" || tt.key == "leased"; leased != (w.Lease != nil) || tt.key == "over" && w.Lease.Owner != "web-3:4711" {
+				t.Errorf("%s %s: the lease is %+v", tt.key, tt.flags, w.Lease)
+			}
 			if wait := w.WaitMS; (wait > 0) != strings.HasPrefix(tt.want, "wait") || wait > 62_000 || strings.Contains(tt.flags, "wait-timeout") && wait != 1000 {
 				t.Errorf("%s %s: it waits for %d ms", tt.key, tt.flags, wait)
+			}
+		}
+		for _, flags := range [][]string{nil, {"--stale-for", "1h"}} {
+			text := ok(t, slices.Concat([]string{"why", "over"}, flags, args)...)
+			if want := ": held by web-3:4711 (lease ends in "; !strings.Contains(text, want) {
+				t.Errorf("%v: no %q in\n%s", flags, want, text)
 			}
 		}
 		text := ok(t, append([]string{"why", "failed"}, args...)...)

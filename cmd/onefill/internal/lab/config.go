@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 )
 
 // Config is what a run of the lab is told. Start from [Defaults].
@@ -106,6 +108,8 @@ func (c Config) checkServers() error {
 		return badInput("redis", "excludes --store %s", c.Store)
 	case c.Memcached != "" && c.Store != StoreMemcached:
 		return badInput("memcached", "excludes --store %s", c.Store)
+	case c.Memcached != "" && c.oneMemcached() != nil:
+		return badInput("memcached", "%v", c.oneMemcached())
 	case c.Embedded && c.Redis != "":
 		return badInput("embedded", "excludes --redis")
 	case c.Embedded && c.Postgres != "":
@@ -116,6 +120,15 @@ func (c Config) checkServers() error {
 		return badInput("lease", "%v; memcached takes whole seconds, %v at least", c.Lease, minMemcachedLease)
 	}
 	return nil
+}
+
+// oneMemcached says what is wrong with Memcached: all its calls are counted, so it is one server.
+func (c Config) oneMemcached() error {
+	addrs, err := memcached.ParseList(c.Memcached)
+	if err == nil && len(addrs) > 1 {
+		err = fmt.Errorf("%d servers are given; the lab takes one", len(addrs))
+	}
+	return err
 }
 
 func checkNames(flag string, given, known []string) error {

@@ -2,9 +2,8 @@ package lab
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/memcachestore"
 	"github.com/onefill/onefill/store"
@@ -62,25 +61,8 @@ func attachMemcached(ctx context.Context, addr string) (*storeServer, error) {
 			if err != nil {
 				return nil, err
 			}
-			return memcachedCalls(stats)
+			return memcached.Calls(stats)
 		},
 		close: plain.Close,
 	}, nil
-}
-
-// memcachedCalls reads the calls out of stats. Meta commands are counted as what
-// they do: mg as get, ms as set, md as delete.
-func memcachedCalls(stats map[string]string) (map[string]int64, error) {
-	calls := make(map[string]int64)
-	for _, counter := range []struct{ stat, command string }{
-		{"cmd_get", "get"}, {"cmd_set", "set"}, {"cmd_touch", "touch"},
-		{"delete_hits", "delete"}, {"delete_misses", "delete"},
-	} {
-		n, err := strconv.ParseInt(stats[counter.stat], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("stats: %s is %q", counter.stat, stats[counter.stat])
-		}
-		calls[counter.command] += n
-	}
-	return calls, nil
 }

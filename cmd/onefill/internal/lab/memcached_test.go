@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 )
@@ -128,12 +129,12 @@ func answerLate(listener net.Listener, late <-chan struct{}) {
 
 func TestMemcachedCalls(t *testing.T) {
 	stats := map[string]string{"cmd_get": "5", "cmd_set": "3", "cmd_touch": "0", "delete_hits": "2", "delete_misses": "1"}
-	calls, err := memcachedCalls(stats)
+	calls, err := memcached.Calls(stats)
 	if want := map[string]int64{"get": 5, "set": 3, "touch": 0, "delete": 3}; err != nil || !maps.Equal(calls, want) {
 		t.Errorf("%v, %v; want %v", calls, err, want)
 	}
 	delete(stats, "cmd_set")
-	if _, err := memcachedCalls(stats); err == nil {
+	if _, err := memcached.Calls(stats); err == nil {
 		t.Error("stats without cmd_set were accepted")
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/onefill/onefill/cmd/onefill/internal/memcached"
 )
 
 // plainMemcached is the client of the recipes: the classic text commands over a few
@@ -47,13 +49,13 @@ func openPlainMemcached(ctx context.Context, addr string) (*plainMemcached, erro
 	return p, nil
 }
 
-// dialMemcached takes what memcachestore takes: host:port, or unix:/path or /path.
 func dialMemcached(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: connectTimeout}
-	if path, isUnix := strings.CutPrefix(addr, "unix:"); isUnix || strings.HasPrefix(addr, "/") {
-		return d.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+	network, target, err := memcached.Target(addr)
+	if err != nil {
+		return nil, err
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	d := net.Dialer{Timeout: connectTimeout}
+	return d.DialContext(ctx, network, target)
 }
 
 // talk sends a command and lets read have the reply. Whatever goes wrong costs the
@@ -194,20 +196,10 @@ func (p *plainMemcached) version(ctx context.Context) (version string, err error
 	return version, err
 }
 
-func (p *plainMemcached) stats(ctx context.Context) (map[string]string, error) {
-	stats := make(map[string]string)
-	err := p.talk(ctx, "stats\r\n", func(c *memcachedConn) error {
-		for {
-			line, err := c.line()
-			if err != nil || line == "END" {
-				return err
-			}
-			fields := strings.SplitN(line, " ", 3) // STAT name value
-			if len(fields) != 3 || fields[0] != "STAT" {
-				return fmt.Errorf("the server answered %q", line)
-			}
-			stats[fields[1]] = fields[2]
-		}
+func (p *plainMemcached) stats(ctx context.Context) (stats map[string]string, err error) {
+	err = p.talk(ctx, "stats\r\n", func(c *memcachedConn) (err error) {
+		stats, err = memcached.ReadStats(c.line)
+		return err
 	})
 	return stats, err
 }

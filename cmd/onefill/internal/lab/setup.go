@@ -80,7 +80,7 @@ func (r *run) startRedis(ctx context.Context) (how string, err error) {
 // startMemcached has nothing to fall back on: who asks for memcached wants to see it.
 func (r *run) startMemcached(ctx context.Context) (how string, err error) {
 	r.note(noteMemcached)
-	if addr := r.cfg.Memcached; addr != "" {
+	if addr := strings.TrimSpace(r.cfg.Memcached); addr != "" {
 		connectCtx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 		defer cancel()
 		if r.store, err = attachMemcached(connectCtx, addr); err != nil {
