@@ -27,7 +27,18 @@ type outcome[V any] struct {
 // ctx ends first, and otherwise one of the errors listed in the package
 // documentation. Options.Load must be set.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
-	return c.GetOrLoad(ctx, key, c.opts.Load)
+	// GetOrLoad, without a call of it: see there, and board.
+	there, hit := c.local.Look(key)
+	if hit && c.opts.EarlyRefresh == 0 && c.opts.Load != nil && !c.closed.Load() {
+		c.hit(key, there)
+		return c.handOut(there.Entry.Value), nil
+	}
+	out, _, err := c.ask(ctx, key, c.opts.Load, there)
+	if err != nil {
+		var none V
+		return none, err
+	}
+	return c.value(key, out, there.At)
 }
 
 // GetOrLoad is Get with the loader given by the call. Callers who join the flight
@@ -218,9 +229,13 @@ func (c *Cache[K, V]) handOut(v V) V {
 	return v
 }
 
-// board joins the key's flight, or leads a new one, and waits for it. Most of a herd does
-// nothing else, each goroutine on a stack of its own: what only the leader does, and what is
-// over when the wait begins, is in functions apart.
+// board joins the key's flight, or leads a new one, and waits for it.
+//
+// Most of a herd does nothing else, each goroutine on a stack of its own, of which a new one
+// has 2 KB, and Go keeps half of that for itself. To grow it would take as long as everything
+// else until the wait, and 2 KB more for each caller as long as it waits. So from Get to
+// the select there are few calls, and what only the leader does, or is over when the wait
+// begins, is in functions apart. TestWaitingTakesNoMoreStack says whether it fits.
 func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], route, error) {
 	f, patience, leads := c.join(skey, now)
 	if leads {
@@ -231,7 +246,19 @@ func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFu
 		return out, direct, nil
 	}
 	c.stats.coalesced.Add(1)
-	if err := c.waitFor(ctx, f, patience); err != nil {
+	err := error(nil)
+	if c.opts.Observer != nil || flight.From(ctx) != nil {
+		err = c.waitFor(ctx, f, patience)
+	} else {
+		select { // await, with less stack
+		case <-f.Done():
+		case <-ctx.Done():
+			err = c.gaveUp(ctx, f)
+		case <-patience.Done():
+			err = c.gaveUp(ctx, f)
+		}
+	}
+	if err != nil {
 		return outcome[V]{}, joined, err
 	}
 	return f.Result(), joined, nil
@@ -332,6 +359,8 @@ func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], p
 	return c.gaveUp(ctx, f)
 }
 
+// gaveUp is why a call waits no longer.
+//
 //go:noinline
 func (c *Cache[K, V]) gaveUp(ctx context.Context, f *flight.Flight[outcome[V]]) error {
 	select {

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,4 +138,66 @@ func inMemcached(t *testing.T) store.Store {
 	s := memcachestore.New(servertest.Memcached(t, servers.MemcachedOptions{}).Addr())
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// TestWaitingTakesNoMoreStack: callers of a herd, each on a stack as small as Go makes them,
+// wait without growing it. Forced: all have joined the flight, whose load hangs, when the
+// stacks are counted. The next size of a stack is 4 KB.
+func TestWaitingTakesNoMoreStack(t *testing.T) {
+	const child = "ONEFILL_TEST_STACKS"
+	if os.Getenv(child) == "" {
+		// In a process whose new stacks are always the smallest: others learn from their last
+		// collection how large they had better be.
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		again.Env = append(os.Environ(), child+"=1", "GODEBUG=adaptivestackstart=0")
+		out, err := again.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	const callers = 2000
+	began, goOn := make(chan struct{}), make(chan struct{})
+	c, err := onefill.New(onefill.Options[string, []byte]{Load: func(context.Context, string) ([]byte, error) {
+		close(began)
+		<-goOn
+		return nil, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithCancel(t.Context()) // as a server's: it can end
+	defer cancel()
+	var all sync.WaitGroup
+	get := func() {
+		if _, err := c.Get(ctx, "k"); err != nil {
+			t.Error(err)
+		}
+	}
+	all.Go(get)
+	<-began
+	before := stacks()
+	for range callers {
+		all.Go(get)
+	}
+	for c.Stats().Coalesced < callers {
+		runtime.Gosched()
+	}
+	each := (stacks() - before) / callers
+	close(goOn)
+	all.Wait()
+	t.Logf("%d bytes of stack a caller", each)
+	if each > 3000 {
+		t.Errorf("a caller who waits has %d bytes of stack: one of 2 KB was not enough", each)
+	}
+}
+
+// stacks is the memory of all stacks, after a collection, which gives back what is free.
+func stacks() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.StackInuse)
 }
