@@ -43,5 +43,11 @@ func parseAddress(text string) (address, error) {
 	return a, nil
 }
 
-// identity is what makes two addresses the same server, as far as text can tell.
-func (a address) identity() string { return a.network + " " + strings.ToLower(a.target) }
+// identity is what makes two addresses the same server, as far as text can tell. Hosts are the
+// same in capitals, files are not.
+func (a address) identity() string {
+	if a.network == "unix" {
+		return "unix " + a.target
+	}
+	return a.network + " " + strings.ToLower(a.target)
+}

@@ -72,6 +72,25 @@ func TestInvalidAddresses(t *testing.T) {
 	}
 }
 
+// Hosts are the same in capitals, files are not.
+func TestIdentity(t *testing.T) {
+	of := func(text string) string {
+		a, err := parseAddress(text)
+		ok(t, err)
+		return a.identity()
+	}
+	for _, same := range [][2]string{{"Host:1", "host:1"}, {"/s", "unix:/s"}, {"unix:///s", " /s "}} {
+		if of(same[0]) != of(same[1]) {
+			t.Errorf("%q are not the same", same)
+		}
+	}
+	for _, different := range [][2]string{{"/s", "/S"}, {"a:1", "a:2"}, {"unix:a:1", "a:1"}} {
+		if of(different[0]) == of(different[1]) {
+			t.Errorf("%q are the same", different)
+		}
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)

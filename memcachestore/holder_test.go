@@ -63,7 +63,7 @@ func TestUpgradeOldLease(t *testing.T) {
 	st := open(t, server.Addr())
 	w := dialWire(t, server.Addr())
 	for _, value := range []string{"", envelope("old")} {
-		for _, record := range []string{"", "down"} {
+		for _, record := range []string{"", "down", "\x02ab"} { // the last looks like a holder
 			for what, end := range map[string]func(l *lease, r *rig) (bool, error){
 				"Fill":       func(l *lease, r *rig) (bool, error) { return l.Fill(r.ctx, []byte("new"), long) },
 				"Release":    func(l *lease, r *rig) (bool, error) { return l.Release(r.ctx) },
@@ -165,7 +165,7 @@ func TestBadHolders(t *testing.T) {
 	next, ttl := it.leasedTo(owner{store.Token{1}, 1}, "abcd", 60)
 	frame := next.encode("")
 	at := bytes.Index(frame, []byte("\x04abcd"))
-	for bytesThere, want := range map[string]string{"\x04abcd": "abcd", "\x02abcd": "ab", "\x00abcd": "", "\x7fabcd": "", "\xffabcd": "", "\x04a cd": "", "\x04\x1b[2J": "", "\x04ab\xff\xff": ""} {
+	for bytesThere, want := range map[string]string{"\x04abcd": "abcd", "\x02abcd": "ab", "\x00abcd": "", "\x05abcd": "", "\x7fabcd": "", "\xffabcd": "", "\x04a cd": "", "\x04\x1b[2J": "", "\x04ab\xff\xff": ""} {
 		bad := append(append(append([]byte{}, frame[:at]...), bytesThere...), frame[at+5:]...)
 		got := decodeItem(reply{code: codeValue, cas: 1, left: ttl, value: bad, flags: frameFlags}, "")
 		if got.claim != leased || got.by != next.by || string(got.value) != "v" || got.holder != want || got.recorded {

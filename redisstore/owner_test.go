@@ -111,7 +111,7 @@ func (d *deploy) oldAsks(token store.Token, ttl time.Duration) []string {
 	return before(d.t.(*testing.T), d.s, "acquire", d.keys, []string{claim(store.Request{Token: token, Try: 1}), millis(ttl), "", markBytes})
 }
 
-// lie puts a lease there as an old process writes it; the format's own bytes, by hand.
+// lie puts a lease there, the format's own bytes, by hand; as an old process writes it if rest begins with no owner.
 func (d *deploy) lie(rest string) {
 	d.t.Helper()
 	ok(d.t, raw(d.t.(*testing.T), d.s, "SET", d.keys[1], "t"+string(d.token[:])+"\x00\x00\x00\x01"+rest, "PX", "60000").Error())
@@ -141,9 +141,9 @@ func TestUpgradeOldLease(t *testing.T) {
 	}
 }
 
-// The old lease ends in each of the ways that read what is behind the claim: the record is
-// put back as before.
-func TestUpgradeOldLeaseKeepsTheFailure(t *testing.T) {
+// A lease, of an old process or a new one, ends in each of the ways that read what is behind the
+// claim: the record is put back as before.
+func TestUpgradeLeaseKeepsTheFailure(t *testing.T) {
 	for what, end := range map[string]func(t *testing.T, d *deploy) bool{
 		"Release": func(t *testing.T, d *deploy) bool {
 			l := &lease{session: d.session(), key: "k", value: d.keys[0], lease: d.keys[1], claim: claim(store.Request{Token: d.token, Try: 1})}
@@ -158,13 +158,15 @@ func TestUpgradeOldLeaseKeepsTheFailure(t *testing.T) {
 			return must(won.Lease.Release(d.ctx))(t)
 		},
 	} {
-		d := newDeploy(t, "new:1")
-		d.lie("30000:down")
-		if !end(t, d) {
-			t.Errorf("%s: it is no lease", what)
-		}
-		if got := lies(t, d.s, d.rig, "k"); got != "f30000:down" {
-			t.Errorf("%s: %q lies there, want f30000:down", what, got)
+		for _, owner := range []string{"", "@other:1 "} {
+			d := newDeploy(t, "new:1")
+			d.lie(owner + "30000:down")
+			if !end(t, d) {
+				t.Errorf("%s of %q: it is no lease", what, owner)
+			}
+			if got := lies(t, d.s, d.rig, "k"); got != "f30000:down" {
+				t.Errorf("%s of %q: %q lies there, want f30000:down", what, owner, got)
+			}
 		}
 	}
 }

@@ -138,6 +138,11 @@ func TestOutcomes(t *testing.T) {
 		}
 		bubble.After(11 * time.Second)
 	}
+	invalidate := func(t *testing.T, c *cache) { // a lease is lost to it
+		if err := c.Invalidate(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		outcome Outcome
 		o       onefill.Options[string, string]
@@ -151,12 +156,8 @@ func TestOutcomes(t *testing.T) {
 		{outcome: Failed, o: onefill.Options[string, string]{Load: loader(time.Second, "", failing)}, loads: 1, says: "no such table"},
 		{outcome: Timeout, o: onefill.Options[string, string]{Load: loader(time.Hour, "", nil), LoadTimeout: time.Second}, loads: 1, says: "LoadTimeout"},
 		{outcome: Stale, o: onefill.Options[string, string]{Load: loader(time.Second, "", failing), StaleOnError: time.Hour}, before: old, loads: 1},
-		{outcome: FillRefused, o: onefill.Options[string, string]{Load: loader(time.Second, "v", nil)}, loads: 1,
-			during: func(t *testing.T, c *cache) { // the lease is lost to it
-				if err := c.Invalidate(t.Context(), "k"); err != nil {
-					t.Fatal(err)
-				}
-			}},
+		{outcome: FillRefused, o: onefill.Options[string, string]{Load: loader(time.Second, "v", nil)}, during: invalidate, loads: 1},
+		{outcome: FillRefused, o: onefill.Options[string, string]{Load: loader(time.Second, "", onefill.ErrNotFound)}, during: invalidate, loads: 1, says: "not found"},
 		{outcome: Stale, o: onefill.Options[string, string]{Load: loader(8*time.Second, "v", nil), MaxLoads: 1, WaitTimeout: 10 * time.Second, StaleOnError: time.Hour},
 			before: func(t *testing.T, c *cache) { old(t, c); herd(t, c, 1, "other") }}, // no place, and an old value instead
 		{outcome: Busy, o: onefill.Options[string, string]{Load: loader(8*time.Second, "v", nil), MaxLoads: 1, WaitTimeout: 10 * time.Second},
@@ -312,6 +313,25 @@ func TestCallersLeaveFirst(t *testing.T) {
 		if g.Outcome != Loaded {
 			t.Errorf("%s is told of as %q", g.Key, g.Outcome)
 		}
+	}
+	settled(t, r)
+}
+
+// TestJoinedAgain: everybody has left a flight, and one more joins it. It is followed as before, however many others
+// are left and forgotten meanwhile.
+func TestJoinedAgain(t *testing.T) {
+	r := New(Options{})
+	f := []onefill.Flight{{ID: 1, Cache: "c", Key: "k"}}
+	_, loaded := r.TraceLoad(t.Context(), f)
+	loaded(nil)
+	again := r.TraceWait(t.Context(), f)
+	for i := range 2 * idleKept {
+		r.TraceWait(t.Context(), []onefill.Flight{{ID: uint64(i + 2), Cache: "c", Key: "other"}})(nil)
+	}
+	r.Observe(onefill.Event{Kind: onefill.EventMiss, Cache: "c", Key: "k", Flight: 1, N: 1, Callers: 1})
+	again(nil)
+	if recent := r.Snapshot(10, Filter{}).Recent; len(recent) != 1 || recent[0].Outcome != Loaded {
+		t.Errorf("%+v", recent)
 	}
 	settled(t, r)
 }

@@ -35,7 +35,8 @@
 // request itself, and for PassTTL the requests of that key go past the cache at once. An answer of 429, or of 500 and above, is a
 // failed load, whatever its headers say: everybody who waits in this process gets it, or a stale page where
 // StaleOnError allows; it is remembered for ErrorTTL; other processes answer 503. If its headers forbid to share
-// it, those who wait get its status only. A handler that returns after its context has ended (LoadTimeout, Close)
+// it, those who wait get its status only. So what limits single clients belongs before the cache: the 429 of one
+// would be that of all who wait with him. A handler that returns after its context has ended (LoadTimeout, Close)
 // has failed, too, unless it has answered 429, 500 or above itself.
 //
 // s-maxage, max-age or Expires make a page's time shorter than TTL, never longer. A page with must-revalidate

@@ -501,6 +501,11 @@ func TestFailuresLeaveNoMark(t *testing.T) {
 		{"429 no-store", func(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-store"); w.WriteHeader(429) }},
 		{"429 large", func(w http.ResponseWriter) { w.WriteHeader(429); io.WriteString(w, strings.Repeat("x", 2000)) }},
 		{"429 flushed", func(w http.ResponseWriter) { w.WriteHeader(429); http.NewResponseController(w).Flush() }},
+		{"429 trailer", func(w http.ResponseWriter) { w.WriteHeader(429); w.Header().Set(http.TrailerPrefix+"X", "1") }},
+		{"503 header", func(w http.ResponseWriter) {
+			w.Header().Set("X-Large", strings.Repeat("x", maxHeader))
+			w.WriteHeader(503)
+		}},
 		{"503 large", func(w http.ResponseWriter) { w.WriteHeader(503); io.WriteString(w, strings.Repeat("x", 2000)) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -67,7 +67,7 @@ func newLive() *cobra.Command {
 			if options.RedisURL != "" && !cmd.Flags().Changed("store") {
 				options.Store = live.StoreRedis
 			}
-			return runLive(cmd, listen, asJSON, options)
+			return runLive(cmd, listen, asJSON, given, options)
 		},
 	}
 	f := cmd.Flags()
@@ -85,13 +85,13 @@ func newLive() *cobra.Command {
 }
 
 // runLive serves the page until the context ends, which is how it is meant to end.
-func runLive(cmd *cobra.Command, listen string, asJSON bool, options live.Options) error {
+func runLive(cmd *cobra.Command, listen string, asJSON, given bool, options live.Options) error {
 	page, err := live.New(options)
 	if cmd.Context().Err() != nil { // it asks the server, and knows no context
 		return errors.Join(cmd.Context().Err(), err)
 	}
 	if err != nil {
-		return &exitError{exitInput, byFlag(err)}
+		return &exitError{exitInput, byFlag(err, given)}
 	}
 	defer page.Close()
 	var config net.ListenConfig
@@ -162,13 +162,16 @@ func sayLive(stdout, stderr io.Writer, line liveLine, asJSON bool) (err error) {
 	return err
 }
 
-// byFlag names the flag instead of the option that it sets.
-func byFlag(err error) error {
+// byFlag names the flag instead of the option that it sets. given: --given has set the URL.
+func byFlag(err error, given bool) error {
 	var option *live.OptionError
 	if !errors.As(err, &option) {
 		return err
 	}
 	flag := map[string]string{"Store": "store", "RedisURL": "redis", "MaxSessions": "pages", "Hosts": "host"}[option.Option]
+	if given && flag == "redis" {
+		flag = "given"
+	}
 	return fmt.Errorf("--%s: %w", flag, option.Err)
 }
 

@@ -56,7 +56,8 @@ func TestLiveEnvironment(t *testing.T) {
 	t.Setenv("ONEFILL_STORE", "memcached") // the lab's
 	fails(t, exitInput, "--listen", "live", "--store", "memory", "--listen", "nonsense")
 	fails(t, exitInput, "--given: excludes --redis", "live", "--given", "--redis", "redis://127.0.0.1:1")
-	fails(t, exitInput, "--redis: cannot use the server", "live", "--given")
+	fails(t, exitInput, "--given: cannot use the server", "live", "--given")
+	fails(t, exitInput, "--redis: cannot use the server", "live", "--redis", "redis://127.0.0.1:1")
 	t.Setenv("ONEFILL_REDIS", "")
 	fails(t, exitInput, "--given: ONEFILL_REDIS is not set", "live", "--given")
 	ctx, interrupt := context.WithCancel(t.Context())

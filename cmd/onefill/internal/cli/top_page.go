@@ -24,6 +24,8 @@ const (
 	// A line that is too long all the same, as of some characters nobody knows how wide they are, is cut off
 	// by the terminal instead of taking two.
 	wrapOff, wrapOn = "\x1b[?7l", "\x1b[?7h"
+
+	red, noColor = "\x1b[31m", "\x1b[0m"
 )
 
 // draw is a page. On a terminal it goes over the one before, line by line, so that
@@ -35,7 +37,8 @@ func (p *topPage) draw(r topReport, first bool) string {
 	case !p.terminal:
 		return "\n" + p.text(r)
 	}
-	text := goHome + wrapOff + strings.ReplaceAll(p.fitted(r), "\n", clearLine+"\n") + clearBelow + wrapOn
+	// Each line is cleared before it is written: after one that fills its line, the cursor stands on its last character.
+	text := goHome + wrapOff + clearLine + strings.ReplaceAll(p.fitted(r), "\n", "\n"+clearLine) + clearBelow + wrapOn
 	if first {
 		text = clearScreen + text
 	}
@@ -80,12 +83,20 @@ func (p *topPage) fitted(r topReport) string {
 	var b strings.Builder
 	for _, line := range all {
 		line = strings.TrimSuffix(line, "\n")
-		if columns > 0 && !strings.HasPrefix(line, "\x1b") { // the colour of an error is on its line's end, too
-			line = shorten(line, columns)
+		if columns > 0 {
+			line = p.shortened(line, columns)
 		}
 		b.WriteString(line + "\n")
 	}
 	return b.String()
+}
+
+// shortened makes a line fit. Of lines with a colour there are errors only, which have it from end to end.
+func (p *topPage) shortened(line string, columns int) string {
+	if text, ok := strings.CutPrefix(line, red); ok {
+		return p.colored(red, shorten(strings.TrimSuffix(text, noColor), columns))
+	}
+	return shorten(line, columns)
 }
 
 func (p *topPage) text(r topReport) string {
@@ -99,7 +110,7 @@ func (p *topPage) text(r topReport) string {
 	fmt.Fprintf(&b, "%s  %d of %d processes answer, miss groups waited for now: %d\n", r.At.Local().Format("15:04:05"), answer, len(r.Apps), r.Live)
 	for _, app := range r.Apps {
 		if app.Error != "" {
-			fmt.Fprintf(&b, "%s\n", p.colored("\x1b[31m", plain(app.Error)))
+			fmt.Fprintf(&b, "%s\n", p.colored(red, plain(app.Error)))
 		}
 	}
 	t := section(&b, "since their processes began", "groups", "loads/group", "loads", "failed", "refused", "stale", "local hits", "store hits", "cache")
@@ -145,7 +156,7 @@ func (p *topPage) colored(color, s string) string {
 	if !p.colorful {
 		return s
 	}
-	return color + s + "\x1b[0m"
+	return color + s + noColor
 }
 
 func keyCell(cache, key string) string { return plain(cache) + "  " + shorten(plain(key), 60) }

@@ -34,13 +34,13 @@ func crowded() topReport {
 // there as soon as there is room for a row of each.
 func TestTopFits(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {200, 60}, {100, 30}, {40, 10}, {10, 2}, {1, 1}} {
-		p := topPage{terminal: true, size: func() (int, int) { return size[0], size[1] }}
+		p := topPage{terminal: true, colorful: true, size: func() (int, int) { return size[0], size[1] }}
 		text := p.fitted(crowded())
 		if n := strings.Count(text, "\n"); n >= max(size[1], 2) || n < size[1]-6 && size[1] >= 30 {
 			t.Errorf("%v: %d lines", size, n)
 		}
 		for line := range strings.Lines(text) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > size[0] {
+			if n := utf8.RuneCountInString(strings.NewReplacer("\n", "", red, "", noColor, "").Replace(line)); n > size[0] {
 				t.Errorf("%v: a line of %d", size, n)
 			}
 		}

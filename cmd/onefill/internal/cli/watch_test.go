@@ -400,7 +400,7 @@ func TestTopGoesOn(t *testing.T) {
 func TestTopOnATerminal(t *testing.T) {
 	p := topPage{terminal: true}
 	one, two := p.draw(topReport{}, true), p.draw(topReport{}, false)
-	if !strings.HasPrefix(one, clearScreen+goHome) || !strings.HasPrefix(two, goHome) || !strings.HasSuffix(two, clearBelow+wrapOn) || strings.Count(two, clearLine) != strings.Count(two, "\n") {
+	if !strings.HasPrefix(one, clearScreen+goHome) || !strings.HasPrefix(two, goHome) || !strings.HasSuffix(two, clearBelow+wrapOn) || strings.Count(two, "\n"+clearLine) != strings.Count(two, "\n") {
 		t.Errorf("%q, %q", one, two)
 	}
 }

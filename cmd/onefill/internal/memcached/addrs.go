@@ -26,7 +26,10 @@ func ParseList(list string) (addrs []string, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", addr, err)
 		}
-		same := network + " " + strings.ToLower(target)
+		same := network + " " + target
+		if network == "tcp" { // a file of another spelling is another one
+			same = strings.ToLower(same)
+		}
 		if seen[same] {
 			return nil, fmt.Errorf("%q is given twice; name each server once", addr)
 		}

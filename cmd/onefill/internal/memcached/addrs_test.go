@@ -18,6 +18,7 @@ func TestParseList(t *testing.T) {
 		"h:1":                         {"h:1"},
 		" a:1 ,\tb:2 ":                {"a:1", "b:2"},
 		"unix:/s,/t,unix:///u":        {"unix:/s", "/t", "unix:///u"},
+		"/run/A,unix:/run/a":          {"/run/A", "unix:/run/a"},
 		"[::1]:11211,127.0.0.1:11211": {"[::1]:11211", "127.0.0.1:11211"},
 	} {
 		got, err := ParseList(list)
