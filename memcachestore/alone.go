@@ -95,9 +95,11 @@ func (c *conn) watch(ctx context.Context) {
 // context has ended.
 func (c *conn) interrupt() { _ = c.nc.SetReadDeadline(time.Unix(1, 0)) }
 
-// interrupted says whether a read was interrupted, and makes reading possible again.
+// interrupted says whether a read was interrupted, and makes reading possible again. What a
+// connection has died of is no interruption, though the error may be the same: that of a write
+// that took too long.
 func (c *conn) interrupted(err error) bool {
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !c.alive() {
 		return false
 	}
 	_ = c.nc.SetReadDeadline(time.Time{})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -275,6 +276,85 @@ func TestOrderBehindOneWhoIsAlone(t *testing.T) {
 		}
 		g.gate = make(chan struct{})
 	})
+}
+
+// A caller who writes himself does not wait for a server that takes nothing: he writes what fits
+// into the system's buffer, and leaves more to write. Forced: the proxy takes nothing.
+func TestAloneWritesWhatFits(t *testing.T) {
+	for _, size := range []int{maxAlone, 32 << 20} {
+		p, r, c := patient(t, shared.Get(t).Addr())
+		r.set("k", "v")
+		c.awaitReads(t, false, func() { r.holds("k", "v") })
+		p.hold(requests)
+		start := time.Now()
+		_, err := c.do(soon(t), func(b []byte, _ uint32) []byte { return append(b, make([]byte, size)...) }, nil)
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > patience {
+			t.Errorf("%d bytes: %v after %v, want a deadline after 100 ms", size, err, took)
+		}
+		c.fail(errStoreClosed)
+	}
+}
+
+// The deadline of a write is that of this write: a connection lasts longer than StallTimeout.
+func TestConnectionOutlastsStallTimeout(t *testing.T) {
+	t.Parallel()
+	const stall = time.Second
+	r := attach(t, openWith(t, Options{Addrs: []string{shared.Get(t).Addr()}, Conns: 1, StallTimeout: stall}))
+	r.set("k", "v")
+	for start := time.Now(); time.Since(start) < stall*5/4; {
+		r.holds("k", "v")
+	}
+}
+
+// afterRead is a connection on which something happens when a read has brought something.
+type afterRead struct {
+	net.Conn
+	then func()
+}
+
+func (a *afterRead) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 {
+		a.then()
+	}
+	return n, err
+}
+
+// A write that has timed out is no interruption of who reads, though both are told by the same
+// error. Forced: an answer has come | a write times out, and the connection fails | read looks
+// whose answer it is.
+func TestWriteTimeoutIsNoInterruption(t *testing.T) {
+	before := runtime.NumGoroutine()
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	nc := &afterRead{Conn: ours}
+	c := newConn(nc, bufio.NewReader(nc), life{}, time.Minute)
+	nc.then = func() { c.fail(fmt.Errorf("write: %w", os.ErrDeadlineExceeded)) }
+	fmt.Fprint(theirs, "MN\r\n")
+	eventually(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// The same where the caller reads, and a second answer is behind the first one: it is not given
+// to a request that has had its own.
+func TestWriteTimeoutIsNoInterruptionAlone(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	nc := &afterRead{Conn: ours}
+	c := &conn{nc: nc, stall: time.Minute, dead: make(chan struct{})} // nobody reads, nor writes
+	c.in.parser = parser{br: bufio.NewReader(nc)}
+	timeout := fmt.Errorf("write: %w", os.ErrDeadlineExceeded)
+	nc.then = func() { c.fail(timeout) }
+	go func() {
+		line, _ := bufio.NewReader(theirs).ReadString('\n')
+		f := strings.Fields(line)
+		fmt.Fprintf(theirs, "EN %[1]s\r\nEN %[1]s\r\n", f[len(f)-1])
+	}()
+	r, m := newRequest(), &manyReads{items: make([]store.Item, 1)}
+	r.opaque, r.many = c.mark(1), m
+	r.text = appendGet(r.text, "k", 0, 0, r.opaque)
+	if _, err := c.roundTrip(context.Background(), r); !errors.Is(err, timeout) {
+		t.Errorf("the caller gets %v", err)
+	}
 }
 
 // Few callers are alone now and then: each gets his own answer.

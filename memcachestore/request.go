@@ -71,13 +71,12 @@ func (r *request) wait(ctx context.Context) error {
 // finish gives the request its outcome: what was put, or err.
 func (r *request) finish(err error) {
 	r.err = err
-	late, rep := r.late, r.reply // who gets the signal may use r again
 	if r.state.CompareAndSwap(sent, finished) || r.state.CompareAndSwap(queued, finished) {
-		r.done <- struct{}{}
+		r.done <- struct{}{} // who gets the signal may use r again
 		return
 	}
-	if late != nil && err == nil {
-		late(rep)
+	if r.late != nil && err == nil { // it was abandoned, and is nobody else's
+		r.late(r.reply)
 	}
 }
 
