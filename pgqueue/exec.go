@@ -121,7 +121,7 @@ func (c *copies) row(values [][]byte) row {
 	for _, v := range values {
 		size += len(v)
 	}
-	if cap(c.bytes)-len(c.bytes) < size {
+	if c.bytes == nil || cap(c.bytes)-len(c.bytes) < size {
 		c.bytes = make([]byte, 0, max(size, copyBytes))
 	}
 	if cap(c.cells)-len(c.cells) < len(values) {

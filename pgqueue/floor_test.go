@@ -82,3 +82,20 @@ func TestFrontier(t *testing.T) {
 		expect("a sweep has found more of an hour ago", time.Hour)
 	})
 }
+
+// Receive without a wait sees everything that is due, whatever that costs; one that takes
+// what is at hand costs a look. Forced: the job was committed behind the floor, and no sweep
+// is due for an hour.
+func TestAtHandForcesNoSweep(t *testing.T) {
+	q := opened(t)
+	q.enqueued(t, queue.Job{Kind: "k", Payload: []byte("{}"), RunAt: time.Now().Add(-time.Hour)})
+	q.floor.frontier, q.floor.rested = time.Now(), time.Now().Add(time.Hour)
+	r := queue.Request{Max: 1, Lease: time.Minute, AtHand: true, Wait: time.Hour}
+	if ds, err := q.Receive(t.Context(), r); err != nil || len(ds) != 0 || q.floor.sweeps != 0 {
+		t.Errorf("at hand were %d jobs, %v, after %d sweeps", len(ds), err, q.floor.sweeps)
+	}
+	r.AtHand, r.Wait = false, 0
+	if ds, err := q.Receive(t.Context(), r); err != nil || len(ds) != 1 || q.floor.sweeps != 1 {
+		t.Errorf("%d jobs, %v, after %d sweeps", len(ds), err, q.floor.sweeps)
+	}
+}

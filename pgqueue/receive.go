@@ -69,11 +69,12 @@ func (q *Queue) pause() time.Duration {
 	return half + rand.N(half+1)
 }
 
-// claim is one look. The last one before Receive returns with nothing sees all.
+// claim is one look. The last one before Receive returns with nothing sees all, unless the
+// caller does not want to be sure.
 func (q *Queue) claim(ctx context.Context, r queue.Request, last bool) ([]queue.Delivery, error) {
 	l := q.floor.next(q.opts.noFloor)
 	ds, err := q.look(ctx, r, l)
-	if err == nil && len(ds) == 0 && last && !l.sweep {
+	if err == nil && len(ds) == 0 && last && !r.AtHand && !l.sweep {
 		ds, err = q.look(ctx, r, q.floor.next(true))
 	}
 	if err != nil {

@@ -49,11 +49,12 @@ func TestHandlersThatDoNotReturn(t *testing.T) {
 		do   func() error
 		text string
 	}{
-		"panic":            {func() error { panic("boom") }, "the handler panicked: boom"},
-		"panic with error": {func() error { panic(errTest) }, "the handler panicked: no route to host"},
-		"panic nil":        {func() error { panic(nil) }, "nil argument"},
-		"goexit":           {func() error { runtime.Goexit(); return nil }, queue.ErrExited.Error()},
-		"unreadable error": {func() error { return unreadable{} }, "cannot be read"},
+		"panic":              {func() error { panic("boom") }, "the handler panicked: boom"},
+		"panic with error":   {func() error { panic(errTest) }, "the handler panicked: no route to host"},
+		"panic nil":          {func() error { panic(nil) }, "nil argument"},
+		"goexit":             {func() error { runtime.Goexit(); return nil }, queue.ErrExited.Error()},
+		"goexit, then panic": {func() error { defer panic("boom"); runtime.Goexit(); return nil }, queue.ErrExited.Error()},
+		"unreadable error":   {func() error { return unreadable{} }, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -195,6 +196,9 @@ func TestObserver(t *testing.T) {
 			if heard[kind].JobKind == "" {
 				t.Errorf("not heard: %v", kind)
 			}
+		}
+		if log.hold("queue: received") || log.hold("queue: done") {
+			t.Errorf("what nobody needs to read is logged:\n%s", log)
 		}
 		if !log.hold("the observer panicked") || w.Stats().Done != 1 {
 			t.Errorf("%+v, log:\n%s", w.Stats(), log)

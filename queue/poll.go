@@ -35,7 +35,7 @@ func (w *Worker) receiveAll(ctx context.Context) {
 			return
 		}
 		start := time.Now()
-		ds, err := w.receive(ctx, n, w.opts.Wait)
+		ds, err := w.receive(ctx, Request{Max: n, Wait: w.opts.Wait})
 		w.take(ds, n, start)
 		var pause time.Duration
 		switch {
@@ -57,11 +57,12 @@ func (w *Worker) receiveAll(ctx context.Context) {
 	}
 }
 
-// receive asks for n jobs, which the caller has added to coming; take notes that they came.
-func (w *Worker) receive(ctx context.Context, n int, wait time.Duration) ([]Delivery, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait+callTimeout)
+// receive asks for jobs, which the caller has added to coming; take notes that they came.
+func (w *Worker) receive(ctx context.Context, r Request) ([]Delivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.Wait+callTimeout)
 	defer cancel()
-	return w.opts.Queue.Receive(ctx, Request{Max: n, Wait: wait, Lease: w.opts.Lease, Stop: w.quit})
+	r.Lease, r.Stop = w.opts.Lease, w.quit
+	return w.opts.Queue.Receive(ctx, r)
 }
 
 // askMore begins a second Receive where handlers are quicker than the queue, so that they
@@ -89,8 +90,9 @@ func (w *Worker) askMore() {
 func (w *Worker) receiveBeside(ctx context.Context) {
 	n := w.opts.Batch
 	start := time.Now()
-	ds, err := w.receive(ctx, n, 0)
+	ds, err := w.receive(ctx, Request{Max: n, AtHand: true})
 	w.take(ds, n, start)
+	ring(w.room) // as many as were asked for may have been too many to ask for more
 	if err != nil && ctx.Err() == nil {
 		w.note(Event{Kind: EventReceiveError, Took: time.Since(start), Err: err})
 	}

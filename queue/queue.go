@@ -81,6 +81,9 @@ type Request struct {
 	// Wait is how long to wait for the first job, 0 not at all; longer than
 	// [Caps.MaxWait] is shortened to it.
 	Wait time.Duration
+	// AtHand says that the caller concludes nothing from an empty answer, as another Receive of
+	// its finds out what there is: a queue may leave out what it would do only to be sure.
+	AtHand bool
 	// Lease is for how long the jobs are the caller's, from the moment of the claim.
 	// Rounded up to [Caps.Granularity]; longer than [Caps.MaxLease] is refused.
 	Lease time.Duration

@@ -29,7 +29,7 @@ func (f *far) Receive(ctx context.Context, r queue.Request) ([]queue.Delivery, e
 	f.mu.Unlock()
 	ds, err := f.Queue.Receive(ctx, r)
 	takes := 10 * time.Millisecond
-	if r.Wait == 0 {
+	if r.AtHand {
 		takes += 5 * time.Millisecond
 	}
 	<-time.After(takes) // in a bubble
@@ -60,7 +60,7 @@ func TestReceivesOverlap(t *testing.T) {
 		"quick batches":        {200, queue.WorkerOptions{Concurrency: 4, Batch: 10}, batch, 2},
 		"less than was wanted": {9, queue.WorkerOptions{Concurrency: 4, Batch: 10}, does(0), 1},
 		// All places become free at the same moment, and yet this worker has enough.
-		"slow handlers in step": {40, queue.WorkerOptions{Concurrency: 10, Batch: 20}, does(time.Second), 1},
+		"slow handlers in step": {40, queue.WorkerOptions{Concurrency: 10, Batch: 20}, does(50 * time.Millisecond), 1},
 		"one slow handler":      {20, queue.WorkerOptions{Concurrency: 1, Batch: 5}, does(time.Second), 1},
 		"no prefetch":           {200, queue.WorkerOptions{Concurrency: 10, Batch: 10}, does(0), 1},
 		"ordered keys":          {200, queue.WorkerOptions{Concurrency: 4, Batch: 10, OrderedKeys: true}, does(0), 1},
@@ -71,6 +71,10 @@ func TestReceivesOverlap(t *testing.T) {
 				enqueue(t, q, jobs("k", tt.jobs)...)
 				tt.o.Handlers = handlers{"k": tt.h}
 				w := startWorker(t, q, tt.o)
+				after(5 * time.Second)
+				if _, under, _ := q.counted(); under > 1 {
+					t.Errorf("%d Receives wait for jobs", under)
+				}
 				after(time.Minute)
 				if n := w.Stats().Done; n != int64(tt.jobs) {
 					t.Errorf("%d of %d jobs are done", n, tt.jobs)
@@ -86,6 +90,24 @@ func TestReceivesOverlap(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Receive that has waited for its jobs says little about how quick handlers have to be.
+// Interleaving: as "slow handlers in step", but that the first Receive waits for 15 s.
+func TestReceiveAfterAWait(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := &far{Queue: memqueue.New()}
+		js := jobs("k", 40)
+		for i := range js {
+			js[i].Delay = 15 * time.Second
+		}
+		enqueue(t, q, js...)
+		startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(time.Second, nil)}, Concurrency: 10, Batch: 20})
+		after(time.Minute)
+		if _, _, most := q.counted(); most != 1 {
+			t.Errorf("%d Receives were under way at once", most)
+		}
+	})
 }
 
 // While most places are taken nothing is received, though the handlers are nearly as quick as
@@ -127,6 +149,49 @@ func TestStopLetsAllReceivesEnd(t *testing.T) {
 			if d.Attempt != 1 {
 				t.Errorf("attempt %d of a job that was handed back", d.Attempt)
 			}
+		}
+	})
+}
+
+// Interleaving: the queue is empty, the reply that says so is on its way when Stop comes, and
+// comes after poll's. Nothing else happens after it that could end the worker.
+func TestStopWaitsForAnEmptyReceive(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := &far{Queue: memqueue.New()}
+		enqueue(t, q, jobs("k", 10)...)
+		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 10})
+		after(12 * time.Millisecond)
+		if _, under, _ := q.counted(); under != 2 {
+			t.Fatalf("%d Receives are under way", under)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := w.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// refuses is a far queue that fails where it is asked not to wait.
+type refuses struct{ far }
+
+func (r *refuses) Receive(ctx context.Context, req queue.Request) ([]queue.Delivery, error) {
+	if req.Wait == 0 {
+		return nil, errTest
+	}
+	return r.far.Receive(ctx, req)
+}
+
+// A Receive beside poll's that fails is told, is not tried in a hot loop, and leaves poll's
+// alone, which brings all jobs.
+func TestReceiveBesideFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := &refuses{far{Queue: memqueue.New()}}
+		enqueue(t, q, jobs("k", 100)...)
+		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 10})
+		after(time.Second)
+		if s := w.Stats(); s.Done != 100 || s.ReceiveErrors < 5 || s.ReceiveErrors > 10 {
+			t.Errorf("%+v, want 100 done by ten Receives, and after most of these a failed one", s)
 		}
 	})
 }
@@ -182,5 +247,84 @@ func TestContextAfterALostLease(t *testing.T) {
 		if lost != queue.ErrLeaseLost || before != nil || next != queue.ErrRunTime {
 			t.Errorf("contexts ended with %v, %v and %v; %+v", lost, before, next, w.Stats())
 		}
+	})
+}
+
+// A context that a handler keeps has ended when it returns, though others run in its place.
+func TestContextEndsWithItsCall(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := memqueue.New()
+		enqueue(t, q, jobs("k", 3)...)
+		var kept []context.Context
+		startWorker(t, q, queue.WorkerOptions{Concurrency: 1, Batch: 3, Handlers: handlers{
+			"k": {Job: func(ctx context.Context, _ queue.Delivery) error {
+				for i, before := range kept {
+					if err := context.Cause(before); err != context.Canceled {
+						t.Errorf("the context of call %d of %d: %v", i+1, len(kept)+1, err)
+					}
+				}
+				kept = append(kept, ctx)
+				return ctx.Err()
+			}},
+		}})
+		after(time.Second)
+		if len(kept) != 3 {
+			t.Errorf("%d calls", len(kept))
+		}
+	})
+}
+
+// lateError is read after its handler has returned, which takes the time that it gives.
+type lateError time.Duration
+
+func (e lateError) Error() string {
+	<-time.After(time.Duration(e)) // in a bubble
+	return "late"
+}
+
+// Interleaving: a handler returns; its lease is found to be lost while its error is read; the
+// next call takes its place. The next one's context is not ended by what was lost.
+func TestLeaseLostWhileAHandlerReturns(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := memqueue.New()
+		enqueue(t, q, queue.Job{Kind: "lost"}, queue.Job{Kind: "next"})
+		var next error
+		w := startWorker(t, q, queue.WorkerOptions{Concurrency: 1, Batch: 2, Handlers: handlers{
+			"lost": {Job: func(ctx context.Context, d queue.Delivery) error {
+				if err := q.Ack(ctx, d.Token); err != nil { // somebody else has it, to the worker
+					return err
+				}
+				return lateError(time.Minute)
+			}},
+			"next": {Job: func(ctx context.Context, _ queue.Delivery) error {
+				next = context.Cause(ctx)
+				return nil
+			}},
+		}})
+		after(5 * time.Minute)
+		if s := w.Stats(); next != nil || s.LeaseLost != 1 || s.Done != 1 {
+			t.Errorf("the next call's context has ended with %v; %+v", next, s)
+		}
+	})
+}
+
+// A Receive that brings less than it has asked for makes room. Interleaving: the queue hears
+// of no end; 24 jobs are in hand and six asked for, so that there is no room for six more;
+// those are not there. Six that are added then are received.
+func TestEmptyReceiveMakesRoom(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		q := &far{Queue: memqueue.New()}
+		enqueue(t, q, jobs("k", 24)...)
+		answer := make(chan struct{})
+		only(q.Queue, memqueue.OpAck, memqueue.Fault{Hold: answer})
+		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 6})
+		after(time.Second)
+		enqueue(t, q, jobs("k", 6)...)
+		after(2 * time.Second)
+		if s := w.Stats(); s.InHand != 30 {
+			t.Errorf("%+v, want (4+1)*6 in hand", s)
+		}
+		close(answer)
+		synctest.Wait()
 	})
 }

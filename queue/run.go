@@ -126,44 +126,47 @@ func (w *Worker) runAll(ctx context.Context, cancel context.CancelCauseFunc, c *
 	}
 }
 
-// run calls a handler and returns the call to be run next. What comes after is deferred,
+// run runs a call and returns the one to be run next. What comes after it is deferred,
 // since the handler may end the goroutine.
 func (w *Worker) run(parent context.Context, c *call) (next *call) {
 	ctx, stop := context.WithTimeoutCause(parent, c.handler.MaxRunTime, ErrRunTime)
 	var each []error
 	err := ErrExited
 	defer func() {
-		if r := recover(); r != nil {
-			err = &PanicError{r, debug.Stack()}
-		}
 		cause := context.Cause(ctx)
 		stop()
-		// The context of those whose leases were lost is no parent for others, nor is a
-		// goroutine that ends a place for them.
-		last := parent.Err() != nil || err == ErrExited
-		next = w.finish(c, err, each, cause, last)
+		next = w.finish(parent, c, err, each, cause)
+	}()
+	each, err = w.attempt(ctx, c)
+	return
+}
+
+// attempt calls the handler; its panic is an error. If the goroutine is to end nothing is
+// returned, also where the handler panics on its way out.
+func (w *Worker) attempt(ctx context.Context, c *call) (each []error, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			each, err = nil, &PanicError{r, debug.Stack()}
+		}
 	}()
 	if c.late {
 		w.renewEnded(ctx, c)
 	}
 	if len(c.jobs) == 0 {
-		err = nil
-		return
+		return nil, nil
 	}
 	if c.handler.Job != nil {
-		err = c.handler.Job(ctx, c.jobs[0].d)
-		return
+		return nil, c.handler.Job(ctx, c.jobs[0].d)
 	}
 	ds := make([]Delivery, len(c.jobs))
 	for i, h := range c.jobs {
 		ds[i] = h.d
 	}
 	each = c.handler.Batch(ctx, ds)
-	err = nil
 	if each != nil && len(each) != len(ds) {
-		err, each = fmt.Errorf("the batch handler has returned %d results for %d jobs", len(each), len(ds)), nil
+		return nil, fmt.Errorf("the batch handler has returned %d results for %d jobs", len(each), len(ds))
 	}
-	return
+	return each, nil
 }
 
 // renewEnded extends the leases of a call of which some have ended before it was begun: the
@@ -188,9 +191,10 @@ func (w *Worker) renewEnded(ctx context.Context, c *call) {
 }
 
 // finish decides what becomes of the jobs of a call that has ended: err is everybody's
-// result unless each has one of its own. Unless this call was the goroutine's last, it
-// returns the next one.
-func (w *Worker) finish(c *call, err error, each []error, cause error, last bool) (next *call) {
+// result unless each has one of its own. It returns the call to be run next in this
+// goroutine, under the same parent context.
+func (w *Worker) finish(parent context.Context, c *call, err error, each []error, cause error) (next *call) {
+	exited := err == ErrExited
 	results := make([]result, len(c.jobs))
 	for i := range results {
 		if each != nil {
@@ -217,7 +221,9 @@ func (w *Worker) finish(c *call, err error, each []error, cause error, last bool
 		events = append(events, lost...)
 	}
 	w.advance(c, back)
-	if !last {
+	// A goroutine that ends is no place for others, nor is the context of those whose leases
+	// were lost a parent: lost ends it under mu, until here.
+	if !exited && parent.Err() == nil {
 		if next = w.next(); next != nil {
 			w.occupy(next, c.cancel, now)
 		}

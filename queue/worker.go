@@ -15,7 +15,9 @@ import (
 // Handler does the jobs of one kind. One of Job and Batch is set. Both are called from
 // several goroutines at once, with a context that has the values of Start's and ends
 // when the handler has run for its MaxRunTime, when the leases of all jobs that it was
-// given are lost, and when Stop's context ends: context.Cause tells which.
+// given are lost, and when Stop's context ends: context.Cause tells which. A goroutine runs
+// one call after the other: what a handler does to it, runtime.LockOSThread or labels for a
+// profile, it has to undo.
 type Handler struct {
 	// Job does one job. The package comment says what its error decides.
 	Job func(ctx context.Context, d Delivery) error
@@ -38,8 +40,8 @@ type WorkerOptions struct {
 	Concurrency int
 	// Batch is how many jobs are received at once, at most. Jobs beyond the free places
 	// wait in the worker, leased: a Batch larger than Concurrency saves calls of the
-	// queue and keeps jobs from other workers. It also lets two Receives be under way at
-	// once where handlers are quicker than the queue. Default: Concurrency, or 100 with a
+	// queue and keeps jobs from other workers. It, or a batch handler, also lets two
+	// Receives be under way at once where handlers are quicker than the queue. Default: Concurrency, or 100 with a
 	// batch handler; in any case at most Caps.MaxBatch.
 	Batch int
 	// Lease is how long a job stays away from others after this process has died. It is
