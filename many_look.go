@@ -139,8 +139,9 @@ func (s *seat[K, V]) miss(c *Cache[K, V]) *miss[K, V] {
 }
 
 // leg is a leg of the flight before it takes off. It says whether the flight has landed.
-func (s *seat[K, V]) leg(ctx context.Context, c *Cache[K, V], fn func(*miss[K, V]) (outcome[V], bool)) bool {
+func (s *seat[K, V]) leg(ctx context.Context, c *Cache[K, V], fn func(*miss[K, V]) (outcome[V], bool)) (landed bool) {
 	m := s.miss(c)
-	_, s.landed = m.leg(ctx, func(context.Context) (outcome[V], bool) { return fn(m) })
-	return s.landed
+	defer func() { s.landed = m.landed }() // also if a codec or an observer ends the goroutine: it must not land twice
+	_, landed = m.leg(ctx, func(context.Context) (outcome[V], bool) { return fn(m) })
+	return landed
 }

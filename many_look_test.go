@@ -1,6 +1,9 @@
 package onefill_test
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -63,6 +66,67 @@ func TestGetManyHerdLooksOnce(t *testing.T) {
 		}
 		if n := after[memstore.OpGetMany]; n != 2 {
 			t.Errorf("%d looks of 102 callers, want 2: of those who came first for a key", n)
+		}
+	})
+}
+
+// What another flight has put into local since GetMany looked there is not asked for again.
+// Forced: Options.Key, which is called between that look and the table of flights, gets the key.
+func TestGetManyLooksAtLocalAgain(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("v1", 0)
+		warm := newCache(t, options{Store: st, Load: db.load})
+		for _, key := range []string{"a", "b", "c"} {
+			get(t, warm, key, "v1")
+		}
+		var c *onefill.Cache[string, string]
+		meanwhile := false
+		c = newCache(t, options{Store: st, Load: db.load, Key: func(key string) string {
+			if key == "a" && meanwhile {
+				meanwhile = false
+				get(t, c, "a", "v1")
+			}
+			return key
+		}})
+		meanwhile = true
+		if rows, err := c.GetMany(bg, []string{"a", "b", "c"}); err != nil || len(rows) != 3 {
+			t.Errorf("%v, %v", rows, err)
+		}
+		if s := c.Stats(); s.LocalHits != 1 || s.StoreHits != 3 {
+			t.Errorf("%d hits in local and %d in the store, want 1 and 3: each key is read once", s.LocalHits, s.StoreHits)
+		}
+	})
+}
+
+// What a look brings is trusted for Local.TTL from when the store was asked, not from when it has
+// answered. Forced: the reply is held for most of that time.
+func TestGetManyTrustsFromTheQuestion(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("v1", 0)
+		warm := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour})
+		get(t, warm, "a", "v1")
+		get(t, warm, "b", "v1")
+		c := newCache(t, options{Store: st, Load: db.load, TTL: time.Hour, StoreTimeout: time.Minute, WaitTimeout: time.Hour, Local: onefill.LocalOptions{TTL: 10 * time.Second}})
+		resume := looksHeld(st)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if rows, err := c.GetMany(bg, []string{"a", "b"}); err != nil || len(rows) != 2 {
+				t.Errorf("%v, %v", rows, err)
+			}
+		}()
+		time.Sleep(9 * time.Second)
+		close(resume)
+		<-done
+		st.SetFault(nil)
+		get(t, c, "a", "v1")
+		if s := c.Stats(); s.LocalHits != 1 {
+			t.Errorf("%d hits in local, want 1", s.LocalHits)
+		}
+		time.Sleep(time.Second)
+		get(t, c, "a", "v1")
+		if s := c.Stats(); s.LocalHits != 1 || s.StoreHits != 3 {
+			t.Errorf("%d hits in local and %d in the store after Local.TTL, want 1 and 3", s.LocalHits, s.StoreHits)
 		}
 	})
 }
@@ -146,38 +210,46 @@ func TestGetManyUserCodeFailsInTheLook(t *testing.T) {
 			}
 		})
 	})
-	t.Run("the codec exits", func(t *testing.T) {
-		// Forced: the look is held until others have joined all flights.
-		bubble(t, func(t *testing.T) {
-			st := memstore.New()
-			db := newOrigin("bad", 0)
-			warm := newCache(t, options{Store: st, Load: db.load})
-			get(t, warm, "a", "bad")
-			db.write("v1")
-			get(t, warm, "b", "v1")
-			get(t, warm, "c", "v1")
-			c := newCache(t, options{Store: st, Load: db.load, Codec: leaving{}})
-			resume := looksHeld(st)
-			gone := make(chan struct{})
-			go func() {
-				defer close(gone)
-				_, _ = c.GetMany(bg, []string{"a", "b", "c"})
-				t.Error("GetMany returned although the codec has ended its goroutine")
-			}()
-			synctest.Wait()
-			a, b := ask(bg, c, "a"), ask(bg, c, "b")
-			synctest.Wait()
-			close(resume)
-			<-gone
-			if got := <-b; got.err != nil || got.Value != "v1" {
-				t.Errorf("who joined another key: %+v", got)
-			}
-			if got := <-a; got.err == nil {
-				t.Errorf("who joined the key: %+v", got)
-			}
-			st.SetFault(nil)
+	// Forced: the look is held until others have joined two of the flights. With tags each key
+	// goes the long way.
+	for _, tags := range []bool{false, true} {
+		t.Run(fmt.Sprint("the codec exits, tags ", tags), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				st := memstore.New()
+				db := newOrigin("bad", 0)
+				warm := newCache(t, options{Store: st, Load: db.load, Tags: tags})
+				get(t, warm, "a", "bad")
+				db.write("v1")
+				get(t, warm, "b", "v1")
+				get(t, warm, "c", "v1")
+				var log bytes.Buffer
+				c := newCache(t, options{Store: st, Load: db.load, Tags: tags, Codec: leaving{}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				resume := looksHeld(st)
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					_, _ = c.GetMany(bg, []string{"a", "b", "c"})
+					t.Error("GetMany returned although the codec has ended its goroutine")
+				}()
+				synctest.Wait()
+				a, b := ask(bg, c, "a"), ask(bg, c, "b")
+				synctest.Wait()
+				close(resume)
+				<-gone
+				if got := <-b; got.err != nil || got.Value != "v1" {
+					t.Errorf("who joined another key: %+v", got)
+				}
+				if got := <-a; got.err == nil {
+					t.Errorf("who joined the key: %+v", got)
+				}
+				st.SetFault(nil)
+				synctest.Wait()
+				if n := strings.Count(log.String(), "did not come back"); n != 1 {
+					t.Errorf("the flight of the key has landed %d times", n)
+				}
+			})
 		})
-	})
+	}
 }
 
 // leaving is a codec that ends its goroutine on a value.

@@ -73,7 +73,10 @@ const (
 )
 
 // localHitsTold is how many hits in local there are for one that the observer hears of.
-const localHitsTold = 64
+const (
+	localHitsTold     = 1 << localHitsToldBits
+	localHitsToldBits = 6
+)
 
 var eventNames = [...]string{
 	EventLocalHit: "local hit", EventStoreHit: "store hit", EventMiss: "miss", EventLoad: "load", EventWait: "wait", EventLeaseWait: "lease wait",
@@ -146,9 +149,11 @@ func (all observers) Observe(e Event) {
 	all[0].Observe(e)
 }
 
-// hit counts a hit in local, and tells the observer of one in localHitsTold.
+// hit counts a hit in local, and tells the observer of one in localHitsTold. Which one does
+// not recur with a period: the hits of one GetMany are counted in a row, and of its keys
+// every 64th would always be the same ones.
 func (c *Cache[K, V]) hit(key K, there local.Sight[V]) {
-	if nth := c.stats.localHits.inc(there.At); nth%localHitsTold == 0 && c.opts.Observer != nil {
+	if nth := c.stats.localHits.inc(there.At); spread(nth, localHitsToldBits) == 0 && c.opts.Observer != nil {
 		c.tellHit(key, there.Entry)
 	}
 }

@@ -55,17 +55,24 @@ type counters struct {
 
 // striped is a counter for the hot path: each hit goes to one of a few cells, each
 // in a cache line of its own, so that readers on different cores do not meet. The moment of
-// the hit, which has been read anyway, picks the cell: its last digits are as good as a die,
-// once multiplied so that it does not matter which of them a clock leaves 0.
-type striped [16]struct {
+// the hit, which has been read anyway, picks the cell: its last digits are as good as a die.
+type striped [1 << stripedBits]struct {
 	n atomic.Uint64
 	_ [56]byte
 }
 
+const stripedBits = 4
+
 // inc returns how many its cell has counted.
 func (s *striped) inc(now int64) uint64 {
-	const odd, cells = 0x9E3779B97F4A7C15, 4 // bits
-	return s[uint64(now)*odd>>(64-cells)].n.Add(1)
+	return s[spread(uint64(now), stripedBits)].n.Add(1)
+}
+
+// spread deals numbers evenly to 1<<bits places, also if they grow by the same step each time,
+// as where a clock leaves its last digits 0.
+func spread(x uint64, bits int) uint64 {
+	const goldenRatio = 0x9E3779B97F4A7C15 // of 1<<64
+	return x * goldenRatio >> (64 - bits)
 }
 
 func (s *striped) load() (n uint64) {

@@ -320,6 +320,31 @@ func TestEventLocalHitStandsForMany(t *testing.T) {
 	})
 }
 
+// Of the keys that one GetMany finds in local each is told of as often as the others, however
+// many there are: every 64th hit would be the same key's each time.
+func TestEventLocalHitOfGetMany(t *testing.T) {
+	for _, n := range []int{2, 16, 48, 64} {
+		r := &recorder{}
+		c := newCache(t, options{Name: "test", Observer: r, Load: newOrigin("v1", 0).load})
+		keys := numbers(0, n)
+		const each = 6400 // hits: it is to be told of 100 of them
+		for range each {
+			if got, err := c.GetMany(bg, keys); err != nil || len(got) != n {
+				t.Fatalf("%d rows, %v", len(got), err)
+			}
+		}
+		told := map[string]int{}
+		for _, e := range r.told(onefill.EventLocalHit) {
+			told[e.Key]++
+		}
+		for _, key := range keys {
+			if told[key] < 50 || told[key] > 200 {
+				t.Errorf("of %d hits of each of %d keys %d of %q were told of", each, n, told[key], key)
+			}
+		}
+	}
+}
+
 // Observers passes on to all of them, and is a tracer if one of them is: the loader's context
 // has what each of them has put into it, and what began last ends first.
 func TestObservers(t *testing.T) {

@@ -276,3 +276,41 @@ func TestStampProperties(t *testing.T) {
 		}
 	}
 }
+
+// What is more than a value is no hit: a row that does not exist, a failure, beside a value or
+// alone, a value one of whose tags was voided. Nor is what can be served no more.
+func TestWhatIsNoHit(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCache(t, Options{Shared: true})
+		put := func(k string, rare *Rare, trusted int64) {
+			e := entry(c, "v", time.Hour, c.Stamp(k))
+			e.Rare, e.Trusted = rare, trusted
+			c.Put(k, e)
+		}
+		later := c.Now() + int64(time.Hour)
+		put("versioned", &Rare{RowVersion: 1}, later)
+		tag := "tag"
+		for c.Together(tag, "tagged") { // else a push on it is one on the key
+			tag += "'"
+		}
+		put("tagged", &Rare{Tags: []Stamp{c.Stamp(tag)}}, later)
+		for _, k := range []string{"versioned", "tagged"} {
+			want(t, c, k, "v")
+		}
+		c.Pushed(tag)
+		put("absent", &Rare{NotFound: true}, later)
+		put("failed", &Rare{Failure: errors.New("no"), FailedUntil: later}, later)
+		put("only failed", &Rare{Absent: true, Failure: errors.New("no"), FailedUntil: later}, later)
+		put("untrusted", nil, c.Now())
+		for _, k := range []string{"tagged", "absent", "failed", "only failed", "untrusted"} {
+			if v, ok := hit(c, k); ok {
+				t.Errorf("%q is a hit: %q", k, v)
+			}
+		}
+		for _, k := range []string{"tagged", "untrusted"} {
+			if got := state(c, k); got != "" {
+				t.Errorf("%q can be served: %q", k, got)
+			}
+		}
+	})
+}

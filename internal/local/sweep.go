@@ -9,9 +9,10 @@ import (
 
 // What has expired, or was pushed away, is not served, and is replaced by the next load of its
 // key. What is never asked for again would lie there until the policy evicts it: in a cache
-// that is larger than what is in use, for ever. So after as many puts as there are entries, a sweep walks over all
-// of them and drops what has ended; each put pays for the look at one entry or two, and what
-// has ended is never more than what is alive and what was put since the last sweep.
+// that is larger than what is in use, for ever. So after as many puts as there are entries, a
+// sweep walks over all of them and drops what has ended. Each put pays for the look at one
+// entry or two, and there are never more entries that have ended than were alive at the last
+// sweep and have been put since, which is about as many again. Without puts there is no sweep.
 
 // sweepAfter is the least number of puts between two sweeps.
 const sweepAfter = 1024

@@ -42,6 +42,26 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// A sweep also drops what cannot be served for what was heard since it was read; and a cache that
+// it has emptied is swept again.
+func TestSweepAfterAnEmptyOne(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCache(t, Options{MaxEntries: 100_000, Grace: time.Hour, Shared: true})
+		for range 3 {
+			for i := range sweepAfter - 1 {
+				k := fmt.Sprint("k", i)
+				c.Put(k, entry(c, "v", time.Hour, c.Stamp(k)))
+			}
+			c.Mended()
+			c.Put("last", entry(c, "v", -2*time.Hour, c.Stamp("last")))
+			synctest.Wait()
+			if n := c.Len(); n != 0 {
+				t.Fatalf("%d entries are left, none can be served", n)
+			}
+		}
+	})
+}
+
 // An entry that takes an ended one's place while a sweep is about to drop that one stays.
 func TestSweepDropsWhatItHasSeen(t *testing.T) {
 	c := newCache(t, Options{})
