@@ -204,7 +204,7 @@ type Options[K comparable, V any] struct {
 	TagsOf func(K, V) []string
 
 	// Weigh says how many bytes an entry takes in local, for Local.MaxBytes. Needed with it
-	// unless V is []byte or string, whose default counts the key, the value and 128 bytes.
+	// unless V is []byte or string, whose default counts the key, the value and 256 bytes.
 	Weigh func(K, V) int
 
 	// Clone copies a value before it is handed out. Default: callers share values
@@ -408,8 +408,9 @@ func ownerOf(host string, pid int) string {
 	return string(b) + id
 }
 
-// entryOverhead is what an entry of local takes beside its key and value, about.
-const entryOverhead = 128
+// entryOverhead is what an entry of local takes beside its key and value where it is weighed: 247
+// bytes with strings, 263 with slices, measured with 200,000 entries.
+const entryOverhead = 256
 
 // defaultWeigh is nil if the size of a V cannot be told.
 func defaultWeigh[K comparable, V any](key func(K) string) func(K, V) int {

@@ -25,7 +25,7 @@ func TestLocalSizeInBytes(t *testing.T) {
 				}
 			}
 			s := c.Stats()
-			// 1,000 bytes, a key, and 128
+			// 1,000 bytes, a key, and 256
 			if s.LocalBytes > 220_000 || s.LocalBytes < 100_000 {
 				t.Errorf("round %d: %d bytes in %d entries", round, s.LocalBytes, s.LocalEntries)
 			}

@@ -58,7 +58,7 @@ func newSize() *cobra.Command {
 	f.IntVar(&s.options.Format.Column, "column", 0, "column of the key, from 1 (default: the whole line is the key)")
 	f.StringVar(&s.match, "match", "", "regular expression whose first group is the key, instead of --column; other lines are left out")
 	f.IntVar(&s.options.Format.Size, "size-column", 0, "column of the size in bytes, from 1 (default: entries are counted)")
-	f.IntVar(&s.options.Format.Overhead, "overhead", 128, "bytes that an entry takes besides size and key; 0: the size column says it all")
+	f.IntVar(&s.options.Format.Overhead, "overhead", 256, "bytes that an entry takes besides size and key; 0: the size column says it all")
 	f.StringVar(&s.separator, "separator", "", "character between columns, or tab; quotes as in CSV (default: blanks; quotes and brackets hold a column together, as in access logs)")
 	f.IntVar(&s.options.Keep, "keep", size.DefaultKeep, "requests to keep in memory, up to 250 bytes each; of a longer trace keys are sampled")
 	f.StringVar(&s.svg, "svg", "", "file for a plot of both curves")

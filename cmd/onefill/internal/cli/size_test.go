@@ -129,14 +129,14 @@ func sizeJSON(t *testing.T, stdin io.Reader, args ...string) sizeResult {
 }
 
 // TestSizeInBytes reads a compressed log from standard input. An entry takes its size,
-// its key's 7 bytes (/home: 5) and 128.
+// its key's 7 bytes (/home: 5) and 256.
 func TestSizeInBytes(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	io.WriteString(z, sizeTrace())
 	z.Close()
 	args := []string{"--trace", "-", "--match", `"GET ([^ ?]+)`, "--size-column", "7"}
-	const all = 36_000 + 8*(7+128) + 500 + 5 + 128
+	const all = 36_000 + 8*(7+256) + 500 + 5 + 256
 	got := sizeJSON(t, bytes.NewReader(zipped.Bytes()), args...)
 	if got.Trace != "standard input" || got.Unit != "bytes" || got.Everything != all || got.Requests != 400 || got.LeftOut != 25 || got.Keys != 9 || got.OneKeyIn != 1 || got.Target != 0.95 || got.Best != 0.9775 {
 		t.Errorf("%+v", got)
