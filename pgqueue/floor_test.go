@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/onefill/onefill/internal/bubble"
+
+	"github.com/onefill/onefill/queue"
 )
 
 // Sweeps take a tenth of the time, whatever they cost, and there is one at a time. Time
@@ -90,11 +92,11 @@ func TestAtHandForcesNoSweep(t *testing.T) {
 	q := opened(t)
 	q.enqueued(t, queue.Job{Kind: "k", Payload: []byte("{}"), RunAt: time.Now().Add(-time.Hour)})
 	q.floor.frontier, q.floor.rested = time.Now(), time.Now().Add(time.Hour)
-	r := queue.Request{Max: 1, Lease: time.Minute, AtHand: true, Wait: time.Hour}
+	r := queue.Request{Max: 1, Lease: time.Minute, AtHand: true}
 	if ds, err := q.Receive(t.Context(), r); err != nil || len(ds) != 0 || q.floor.sweeps != 0 {
 		t.Errorf("at hand were %d jobs, %v, after %d sweeps", len(ds), err, q.floor.sweeps)
 	}
-	r.AtHand, r.Wait = false, 0
+	r.AtHand = false
 	if ds, err := q.Receive(t.Context(), r); err != nil || len(ds) != 1 || q.floor.sweeps != 1 {
 		t.Errorf("%d jobs, %v, after %d sweeps", len(ds), err, q.floor.sweeps)
 	}
