@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/onefill/onefill/internal/bubble"
-
 	"github.com/onefill/onefill/queue"
 )
 
@@ -90,7 +89,8 @@ func TestFrontier(t *testing.T) {
 // is due for an hour.
 func TestAtHandForcesNoSweep(t *testing.T) {
 	q := opened(t)
-	q.enqueued(t, queue.Job{Kind: "k", Payload: []byte("{}"), RunAt: time.Now().Add(-time.Hour)})
+	q.enqueued(t, queue.Job{Kind: "k"})
+	q.run(t, "UPDATE {schema}.jobs SET run_at = run_at - interval '1 hour'")
 	q.floor.frontier, q.floor.rested = time.Now(), time.Now().Add(time.Hour)
 	r := queue.Request{Max: 1, Lease: time.Minute, AtHand: true}
 	if ds, err := q.Receive(t.Context(), r); err != nil || len(ds) != 0 || q.floor.sweeps != 0 {
