@@ -186,6 +186,37 @@ func TestGetManyKeepsNothingThatHasChanged(t *testing.T) {
 	})
 }
 
+// The same where what was read is stale and may be served: it is handed out, and not kept for
+// those who ask after the change. Forced as above; the refresh that follows has not loaded yet.
+func TestGetManyKeepsNothingStaleThatHasChanged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		o := options{Store: st, TTL: time.Second, Jitter: onefill.NoJitter, StaleFor: time.Hour, Load: newOrigin("v1", 0).load}
+		other := newCache(t, o)
+		get(t, other, "a", "v1")
+		get(t, other, "b", "v1")
+		time.Sleep(2 * time.Second)
+		o.Load = newOrigin("v2", time.Second).load
+		c := newCache(t, o)
+		resume := looksHeld(st)
+		done := make(chan map[string]string, 1)
+		go func() {
+			rows, _ := c.GetMany(bg, []string{"a", "b"})
+			done <- rows
+		}()
+		synctest.Wait()
+		must(t, other.Invalidate(bg, "a"))
+		synctest.Wait() // the push has been heard
+		close(resume)
+		if rows := <-done; rows["a"] != "v1" || rows["b"] != "v1" {
+			t.Errorf("who had asked before: %v", rows)
+		}
+		st.SetFault(nil)
+		peek(t, c, "a", "")
+		peek(t, c, "b", "v1")
+	})
+}
+
 // What a key's user code does in the look is that key's affair: the others are handed out, and
 // who has joined a flight gets an answer.
 func TestGetManyUserCodeFailsInTheLook(t *testing.T) {
