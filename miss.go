@@ -61,9 +61,8 @@ type miss[K comparable, V any] struct {
 	publish *local.Entry[V]
 	// again is set when the answer was a stale value: a refresh follows the landing.
 	again bool
-	// entry is the memory of the first entry that is decoded, which is the last one mostly.
-	entry     local.Entry[V]
-	entryUsed bool
+	// entry is memory for what is read where local keeps nothing.
+	entry local.Entry[V]
 
 	landed bool // whatever happens from now on
 
@@ -279,13 +278,12 @@ func (m *miss[K, V]) found(ctx context.Context, item store.Item, err error, at m
 	return out, ok
 }
 
-// room is where an entry can be made: not in the flight's own memory, which local would keep
-// with the entry.
+// room is where an entry can be made: in the flight's own memory, as there is one at a time,
+// unless local would keep that with the entry.
 func (m *miss[K, V]) room() *local.Entry[V] {
-	if m.entryUsed || m.c.local.Keeps() {
+	if m.c.local.Keeps() {
 		return new(local.Entry[V])
 	}
-	m.entryUsed = true
 	return &m.entry
 }
 
