@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -210,7 +211,9 @@ func TestBehindOneWhoIsAlone(t *testing.T) {
 			defer cancel()
 			release, before := p.hold(replies), asked(t, server.Addr())
 			var wg sync.WaitGroup
+			first := make(chan struct{})
 			wg.Go(func() {
+				defer close(first)
 				if item, err := r.Get(ctx, "first"); leaves != (err != nil) || !leaves && string(item.Data) != "first" {
 					t.Errorf("the first one gets %q, %v", item.Data, err)
 				}
@@ -222,6 +225,7 @@ func TestBehindOneWhoIsAlone(t *testing.T) {
 			eventually(t, "all have asked", func() bool { return asked(t, server.Addr())-before == others+1 })
 			if leaves {
 				cancel()
+				<-first
 			}
 			release()
 			wg.Wait()
@@ -249,13 +253,16 @@ func (g *gated) Write(b []byte) (int, error) {
 
 // Requests are written in the order of the row, in which the replies are awaited. Forced: a
 // caller who is alone has begun to write, and is held up | another one asks | write wakes, as it
-// may by a kick from before | the first one goes on.
+// may by a kick from before, and leaves the writing to the first one | the first one goes on. The
+// test is write, so nobody has woken it when the first one has written but he.
 func TestOrderBehindOneWhoIsAlone(t *testing.T) {
 	c := answers(t, func(_ int, opaque string) string { return "EN " + opaque + "\r\n" })
 	g := &gated{Conn: c.nc, gate: make(chan struct{})}
 	c.nc = g // before anything is written
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	ask := func(key string) error {
-		return second(c.do(context.Background(), func(b []byte, o uint32) []byte { return appendGet(b, key, 0, 0, o) }, nil))
+		return second(c.do(ctx, func(b []byte, o uint32) []byte { return appendGet(b, key, 0, 0, o) }, nil))
 	}
 	c.goesAlone(t, func() { ok(t, ask("before")) }, func() {
 		g.mu.Lock()
@@ -266,8 +273,9 @@ func TestOrderBehindOneWhoIsAlone(t *testing.T) {
 		eventually(t, "the first one is in the row", func() bool { return c.row.Load() == 1 })
 		go func() { errs <- ask("second") }()
 		eventually(t, "the second one is in the row", func() bool { return c.row.Load() == 2 })
-		poke(c.kick)
-		eventually(t, "write has heard of it", func() bool { return len(c.kick) == 0 })
+		if _, _, mine := c.launch(nil, false); mine {
+			t.Error("two write at once")
+		}
 		close(g.gate)
 		ok(t, <-errs)
 		ok(t, <-errs)
@@ -424,37 +432,79 @@ func TestContextsAreForgotten(t *testing.T) {
 	}
 }
 
-// A caller does not wait behind a large value, nor behind very many others, if there is a
-// connection without; else all use the first one.
-func TestTheLighterConnection(t *testing.T) {
-	r := attach(t, openWith(t, Options{Addrs: []string{shared.Get(t).Addr()}, Conns: 2}))
-	n := r.Session.(*session).st.ring.nodes[0]
+// twoConnections is a session with two connections that are not given up.
+func twoConnections(t *testing.T, addr string) (r *rig, n *node, first, other *conn) {
+	t.Helper()
+	r = attach(t, openWith(t, Options{Addrs: []string{addr}, Conns: 2, StallTimeout: time.Hour}))
+	n = r.Session.(*session).st.ring.nodes[0]
 	eventually(t, "both are there", func() bool {
 		r.absent("k")
 		return n.slots[0].alive() != nil && n.slots[1].alive() != nil
 	})
-	first, other := n.slots[0].alive(), n.slots[1].alive()
-	picks := func(want ...*conn) {
-		t.Helper()
-		for i := range 6 {
-			if c, err := n.get(r.ctx); err != nil || c != want[i%len(want)] && c != want[(i+1)%len(want)] {
-				t.Errorf("another connection, %v", err)
-			}
+	return r, n, n.slots[0].alive(), n.slots[1].alive()
+}
+
+// picks checks which connection is taken: want, or all of them by turns.
+func (n *node) picks(t *testing.T, want ...*conn) {
+	t.Helper()
+	seen := map[*conn]bool{}
+	for range 6 {
+		c, err := n.get(background(t))
+		if err != nil || !slices.Contains(want, c) {
+			t.Errorf("another connection, %v", err)
 		}
+		seen[c] = true
 	}
-	picks(first)
+	if len(seen) != len(want) {
+		t.Errorf("%d connections are taken, want %d", len(seen), len(want))
+	}
+}
+
+// A caller does not wait behind a large value, nor behind very many others, if there is a
+// connection without; else all use the first one.
+func TestTheLighterConnection(t *testing.T) {
+	_, n, first, other := twoConnections(t, shared.Get(t).Addr())
+	n.picks(t, first)
 	first.large.Add(1)
-	picks(other)
+	n.picks(t, other)
 	other.row.Store(enough)
-	picks(first, other)
+	n.picks(t, first, other)
 	first.large.Add(-1)
-	picks(first)
+	n.picks(t, first)
 	first.row.Store(enough - 1)
-	picks(first)
+	n.picks(t, first)
 	first.row.Store(enough)
-	picks(first, other)
+	n.picks(t, first, other)
 	other.row.Store(0)
-	picks(other)
+	n.picks(t, other)
+}
+
+// A connection that is dead without a word does not take all callers along until StallTimeout is
+// over: those who come when it has been silent for a while use another one, until it answers
+// again. Forced: the proxy holds the answer | a look at the connection, and a second one | the
+// answer passes | a third look. The looks are the test's, since the next one by itself comes late.
+func TestTheSilentConnection(t *testing.T) {
+	p := startProxy(t, shared.Get(t).Addr())
+	r, n, first, other := twoConnections(t, p.addr())
+	seen := stalling{replies: first.replies.Load()} // as on a new connection, where both are 0
+	first.checkStall(&seen)
+	first.checkStall(&seen)
+	n.picks(t, first) // nothing was due
+	release := p.hold(replies)
+	answer := make(chan error, 1)
+	go func() { answer <- second(r.Get(r.ctx, "k")) }()
+	p.awaitHeld(replies)
+	first.checkStall(&seen)
+	n.picks(t, first) // it may just have been asked
+	first.checkStall(&seen)
+	n.picks(t, other)
+	other.large.Add(1)
+	n.picks(t, first, other) // none is better: half of the callers lose nothing
+	other.large.Add(-1)
+	release()
+	ok(t, <-answer)
+	first.checkStall(&seen)
+	n.picks(t, first)
 }
 
 // A reply that is interrupted anywhere is read on.
@@ -501,5 +551,52 @@ func TestMarks(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Who has left before his request was written leaves nothing behind: a GetMany counts as many
+// replies, and none of them is due any more. Forced: a first request is being written, and is held
+// up | a GetMany queues up behind it, and is abandoned | the first one goes on.
+func TestAbandonedInTheQueue(t *testing.T) {
+	c := answers(t, func(_ int, opaque string) string { return "EN " + opaque + "\r\n" })
+	g := &gated{Conn: c.nc, gate: make(chan struct{})}
+	c.nc = g // before anything is written
+	first := make(chan error, 1)
+	go func() {
+		_, err := c.do(background(t), func(b []byte, o uint32) []byte { return appendGet(b, "first", 0, 0, o) }, nil)
+		first <- err
+	}()
+	eventually(t, "the first one is being written", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.writes && c.flight.len() == 1
+	})
+	ctx, cancel := context.WithCancel(background(t))
+	many := make(chan error, 1)
+	go func() {
+		r, m := newRequest(), &manyReads{items: make([]store.Item, 0, 5)}
+		r.opaque, r.many = c.mark(5), m
+		for i := range uint32(5) {
+			r.text = appendGet(r.text, "many", 0, 0, r.opaque+i)
+			m.expect("")
+		}
+		many <- second(c.roundTrip(ctx, r))
+	}()
+	eventually(t, "the others are in the row", func() bool { return c.row.Load() == 6 })
+	cancel()
+	if err := <-many; !errors.Is(err, context.Canceled) {
+		t.Errorf("who has left gets %v", err)
+	}
+	close(g.gate)
+	ok(t, <-first)
+	eventually(t, "nothing is due", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.row.Load() == 0 && c.beyond == 0 && len(c.waiting) == 0
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if got := strings.Join(g.writes, " "); got != "first" {
+		t.Errorf("written: %s", got)
 	}
 }

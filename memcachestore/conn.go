@@ -36,8 +36,9 @@ type conn struct {
 	opaque  atomic.Uint32
 	replies atomic.Uint32 // that have come
 
-	row   atomic.Int32 // how many replies are due
-	large atomic.Int32 // how many large values are being written or read
+	row    atomic.Int32 // how many replies are due
+	large  atomic.Int32 // how many large values are being written or read
+	silent atomic.Bool  // no reply has come for a while, though one was due; of checkStall
 
 	in    reading   // of who reads
 	armed time.Time // the last write deadline was set; of who writes
@@ -48,7 +49,7 @@ type conn struct {
 	flight  row        // written, or being written, in order
 	beyond  int        // how many replies are due beyond one for each request
 	writes  bool
-	reads   bool
+	reads   bool   // false only when the row is empty: nothing waits, nothing is in flight
 	trips   uint32 // that callers have made alone
 	err     error  // why it is dead
 }
@@ -82,9 +83,12 @@ func newConn(nc net.Conn, br *bufio.Reader, l life, stall time.Duration) *conn {
 	return c
 }
 
-// light says whether a request more would soon have its reply: no large value is in its way,
-// nor so many others that there is nothing more to be won by having them travel together.
-func (c *conn) light() bool { return c.row.Load() < enough && c.large.Load() == 0 }
+// light says whether a request more would soon have its reply: the server answers, as far as is
+// known, no large value is in its way, nor so many others that there is nothing more to be won by
+// having them travel together.
+func (c *conn) light() bool {
+	return c.row.Load() < enough && c.large.Load() == 0 && !c.silent.Load()
+}
 
 const (
 	enough = 128
@@ -157,13 +161,12 @@ func (c *conn) roundTrip(ctx context.Context, r *request) (reply, error) {
 func (c *conn) enqueue(r *request) (alone bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	inRow := len(c.waiting) + c.flight.len()
 	switch {
 	case c.err != nil:
 		return false, c.err
-	case inRow >= maxRow:
+	case len(c.waiting)+c.flight.len() >= maxRow:
 		return false, errBusy
-	case inRow == 0 && !c.writes && !c.reads && len(r.text) <= maxAlone:
+	case !c.writes && !c.reads && len(r.text) <= maxAlone:
 		c.writes, c.reads = true, true
 		c.trips++
 		r.state.Store(sent)
@@ -290,16 +293,21 @@ type stalling struct {
 }
 
 // checkStall ends a connection over which no answer has come for too long: the
-// server hangs, or the other end is gone without a word. It looks a few times in a stall.
+// server hangs, or the other end is gone without a word. It looks a few times in a stall, and
+// from the second look without an answer on the connection counts as silent, so that new requests
+// go to others, if there are any. That is taken back here as well, a look late, so that it costs
+// nothing for each reply.
 func (c *conn) checkStall(seen *stalling) {
 	c.mu.Lock()
 	due := c.flight.len() > 0
 	c.mu.Unlock()
 	now, replies := time.Now(), c.replies.Load()
+	silent := !seen.since.IsZero() && seen.replies == replies // so what was due then is due still
+	c.silent.Store(silent)
 	switch {
 	case !due:
 		seen.since = time.Time{}
-	case seen.since.IsZero() || seen.replies != replies:
+	case !silent:
 		*seen = stalling{now, replies}
 	case now.Sub(seen.since) > c.stall*7/8: // nearly four looks
 		c.fail(errStalled)
@@ -379,11 +387,14 @@ func (c *conn) receive(alone bool) (over bool, err error) {
 		return false, nil
 	}
 	r, over, err := c.landed(alone)
-	if err != nil {
+	if r == nil {
 		return false, err
 	}
 	if many == nil {
 		r.reply = rep
+	}
+	if err != nil {
+		_ = c.broken(err) // before the caller, who has his reply, can ask something else here
 	}
 	r.finish(nil)
 	return over, nil
@@ -398,15 +409,25 @@ func (c *conn) begin() error {
 	}
 	c.mu.Unlock()
 	if err == nil && !asked {
-		line, _ := c.in.br.Peek(c.in.br.Buffered())
-		err = c.broken(fmt.Errorf("nothing was asked: %w", surprise(line)))
+		err = c.broken(c.in.unasked())
 	}
 	return err
 }
 
+// unasked is about what has been read and not been asked for, if there is something.
+func (in *reading) unasked() error {
+	if in.br.Buffered() == 0 {
+		return nil
+	}
+	line, _ := in.br.Peek(in.br.Buffered())
+	return fmt.Errorf("nothing was asked: %w", surprise(line))
+}
+
 func (in *reading) expect(r *request) { in.begun, in.opaque, in.many = true, r.opaque, r.many }
 
-// landed takes the first request out of the row, and settles who reads the next reply.
+// landed takes the first request out of the row, and settles who reads the next reply. r is nil
+// if the connection has failed. Else err says why the connection is to end after this reply: if
+// more has come with it, the next request would take that for its own reply.
 func (c *conn) landed(alone bool) (r *request, over bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -418,9 +439,9 @@ func (c *conn) landed(alone bool) (r *request, over bool, err error) {
 	if c.in.begun = c.flight.len() > 0; c.in.begun {
 		c.in.expect(c.flight.first())
 	} else {
-		c.in.many = nil
+		c.in.many, err = nil, c.in.unasked()
 	}
-	return r, c.stepBack(alone), nil
+	return r, c.stepBack(alone), err
 }
 
 // stepBack ends the caller's reading if nobody is on the connection, or hands it on to read

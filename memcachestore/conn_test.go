@@ -1,10 +1,13 @@
 package memcachestore
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,6 +90,95 @@ func TestUnaskedBytes(t *testing.T) {
 	p.inject("HD c5 O3\r\n")
 	eventually(t, "the connection ends", func() bool { return !before.alive() })
 	r.holds("k", "mine")
+}
+
+// chatty is a connection to a server that says more than it is asked, once more is set.
+func chatty(t *testing.T) (c *conn, more *atomic.Bool) {
+	more = new(atomic.Bool)
+	return answers(t, func(_ int, opaque string) string {
+		if more.Load() {
+			return "EN " + opaque + "\r\nHD c5 O3\r\n"
+		}
+		return "EN " + opaque + "\r\n"
+	}), more
+}
+
+// endsUnasked waits until the connection has ended because of bytes that nobody has asked for.
+func (c *conn) endsUnasked(t *testing.T) {
+	t.Helper()
+	eventually(t, "the connection ends", func() bool { return !c.alive() })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !errors.Is(c.err, errProtocol) || !strings.Contains(c.err.Error(), "nothing was asked") {
+		t.Errorf("the connection has ended: %v", c.err)
+	}
+}
+
+// The same where they come together with an answer: who has asked gets it, but the connection has
+// ended before he can ask again. Forced: read gives the answer to a caller who does not take it
+// until the connection has ended.
+func TestUnaskedBytesBehindAnAnswer(t *testing.T) {
+	c, more := chatty(t)
+	more.Store(true)
+	r := newRequest()
+	r.done = make(chan struct{}) // without room
+	r.opaque = c.mark(1)
+	r.text = appendGet(r.text, "k", 0, 0, r.opaque)
+	if alone, err := c.enqueue(r); alone || err != nil {
+		t.Fatalf("alone: %t, %v, though read waits for the first byte of a new connection", alone, err)
+	}
+	c.endsUnasked(t)
+	<-r.done
+	if r.err != nil || r.reply.code != codeMiss {
+		t.Errorf("the answer is %+v, %v", r.reply, r.err)
+	}
+}
+
+// The same for a caller who is alone. There has not been time for read to take over.
+func TestUnaskedBytesBehindAnAnswerAlone(t *testing.T) {
+	eventually(t, "a caller is alone", func() bool {
+		c, more := chatty(t)
+		ask := func() {
+			t.Helper()
+			_, err := c.do(background(t), func(b []byte, o uint32) []byte { return appendGet(b, "k", 0, 0, o) }, nil)
+			ok(t, err)
+		}
+		c.awaitReads(t, false, ask)
+		c.mu.Lock()
+		before := c.trips
+		c.mu.Unlock()
+		more.Store(true)
+		ask()
+		if c.alive() {
+			t.Error("the next request could go to this connection")
+		}
+		c.endsUnasked(t)
+		return c.trips > before
+	})
+}
+
+// A large value counts while it is being written, another one does not. Forced: the other end has
+// taken the first byte, and a pipe keeps the writer until the last one is taken.
+func TestLargeValueIsBeingWritten(t *testing.T) {
+	for size, want := range map[int]int32{largeValue - 1: 0, largeValue: 1} {
+		ours, theirs := net.Pipe()
+		c := newConn(ours, bufio.NewReader(ours), life{}, time.Minute)
+		errs := make(chan error, 1)
+		go func() {
+			r := newRequest()
+			r.text = make([]byte, size)
+			errs <- second(c.roundTrip(background(t), r))
+		}()
+		ok(t, second(io.ReadFull(theirs, make([]byte, 1))))
+		if n := c.large.Load(); n != want || c.light() != (want == 0) {
+			t.Errorf("%d bytes: %d large values, light: %t", size, n, c.light())
+		}
+		ok(t, second(io.ReadFull(theirs, make([]byte, size-1))))
+		ok(t, second(fmt.Fprint(theirs, "MN\r\n")))
+		ok(t, <-errs)
+		eventually(t, "it has been written", func() bool { return c.large.Load() == 0 && c.light() })
+		c.fail(errStoreClosed)
+	}
 }
 
 func (r *rig) connection() *conn {

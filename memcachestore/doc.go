@@ -89,7 +89,8 @@
 //
 // # A server that hangs
 //
-// Every operation ends with its context. Connections that bring no answer for
+// Every operation ends with its context. One connection that brings no answer for half of
+// Options.StallTimeout is avoided, while another one answers. Connections that bring none for
 // Options.StallTimeout are given up, and new ones tried, one at a time for each of
 // Options.Conns. A server that goes on later does what had reached it: a lease that it
 // grants so is given back when its answer arrives; where the connection was given up

@@ -24,7 +24,7 @@ type Options struct {
 	TLS *tls.Config
 	// Conns is the number of connections to each server. Requests are pipelined, so a
 	// few carry any number of callers; more than one keeps large values from holding
-	// up small ones. The first one is used while it is not busy. Default 2.
+	// up small ones. The first one is used while it is not busy, and answers. Default 2.
 	Conns int
 	// DialTimeout bounds one attempt to connect, TLS and the questions that a server
 	// is asked first included. Default 2 s.
