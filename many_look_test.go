@@ -154,9 +154,27 @@ func TestGetManyLooksWhereAcquireReads(t *testing.T) {
 	})
 }
 
+// overtaken asks for the rows a and b, which the store has read when another process
+// invalidates a; this one hears it, and then the reply comes.
+func overtaken(t *testing.T, st *memstore.Store, c, other *cache) (rows map[string]string) {
+	t.Helper()
+	resume := looksHeld(st)
+	done := make(chan map[string]string, 1)
+	go func() {
+		rows, _ := c.GetMany(bg, []string{"a", "b"})
+		done <- rows
+	}()
+	synctest.Wait()
+	must(t, other.Invalidate(bg, "a"))
+	synctest.Wait() // the push has been heard
+	close(resume)
+	rows = <-done
+	st.SetFault(nil)
+	return rows
+}
+
 // Another process changes a row while the look is under way: what was read is handed out and
-// not kept. Forced: the store has read the rows, its reply is held; the other process
-// invalidates one of them, and this one hears it; the reply comes.
+// not kept. Forced: see overtaken.
 func TestGetManyKeepsNothingThatHasChanged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
@@ -164,30 +182,19 @@ func TestGetManyKeepsNothingThatHasChanged(t *testing.T) {
 		other := newCache(t, options{Store: st, Load: db.load})
 		get(t, other, "a", "v1")
 		get(t, other, "b", "v1")
-		c := newCache(t, options{Store: st, Load: db.load})
-		resume := looksHeld(st)
-		done := make(chan map[string]string, 1)
-		go func() {
-			rows, _ := c.GetMany(bg, []string{"a", "b"})
-			done <- rows
-		}()
-		synctest.Wait()
 		db.write("v2")
-		must(t, other.Invalidate(bg, "a"))
-		synctest.Wait() // the push has been heard
-		close(resume)
-		if rows := <-done; rows["a"] != "v1" || rows["b"] != "v1" {
+		c := newCache(t, options{Store: st, Load: db.load})
+		if rows := overtaken(t, st, c, other); rows["a"] != "v1" || rows["b"] != "v1" {
 			t.Errorf("who had asked before: %v", rows)
 		}
-		st.SetFault(nil)
 		get(t, c, "a", "v2")
 		get(t, c, "b", "v1")
 		db.wantLoads(t, 3)
 	})
 }
 
-// The same where what was read is stale and may be served: it is handed out, and not kept for
-// those who ask after the change. Forced as above; the refresh that follows has not loaded yet.
+// The same where what was read is stale and may be served: it is not kept for those who ask
+// after the change. The refresh that follows has not loaded yet.
 func TestGetManyKeepsNothingStaleThatHasChanged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
@@ -198,20 +205,9 @@ func TestGetManyKeepsNothingStaleThatHasChanged(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		o.Load = newOrigin("v2", time.Second).load
 		c := newCache(t, o)
-		resume := looksHeld(st)
-		done := make(chan map[string]string, 1)
-		go func() {
-			rows, _ := c.GetMany(bg, []string{"a", "b"})
-			done <- rows
-		}()
-		synctest.Wait()
-		must(t, other.Invalidate(bg, "a"))
-		synctest.Wait() // the push has been heard
-		close(resume)
-		if rows := <-done; rows["a"] != "v1" || rows["b"] != "v1" {
+		if rows := overtaken(t, st, c, other); rows["a"] != "v1" || rows["b"] != "v1" {
 			t.Errorf("who had asked before: %v", rows)
 		}
-		st.SetFault(nil)
 		peek(t, c, "a", "")
 		peek(t, c, "b", "v1")
 	})
