@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -237,7 +238,9 @@ func scriptHash(t *testing.T, name string) string {
 		must(t, err)
 		return string(text)
 	}
-	text := strings.Replace(read(name), "--include newer\n", read("newer"), 1)
+	text := regexp.MustCompile(`--include (\w+)\n`).ReplaceAllStringFunc(read(name), func(line string) string {
+		return read(strings.Fields(line)[1])
+	})
 	sum := sha1.Sum([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
