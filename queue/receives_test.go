@@ -16,6 +16,7 @@ import (
 // beside poll's end later. It counts how many are under way.
 type far struct {
 	*memqueue.Queue
+	pause       func(time.Duration) // the bubble's: elsewhere a sleep would be a race
 	mu          sync.Mutex
 	calls       int
 	under, most int
@@ -32,7 +33,7 @@ func (f *far) Receive(ctx context.Context, r queue.Request) ([]queue.Delivery, e
 	if r.AtHand {
 		takes += 5 * time.Millisecond
 	}
-	<-time.After(takes) // in a bubble
+	f.pause(takes)
 	f.mu.Lock()
 	f.under--
 	f.mu.Unlock()
@@ -67,7 +68,7 @@ func TestReceivesOverlap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				q := &far{Queue: memqueue.New()}
+				q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 				enqueue(t, q, jobs("k", tt.jobs)...)
 				tt.o.Handlers = handlers{"k": tt.h}
 				w := startWorker(t, q, tt.o)
@@ -96,7 +97,7 @@ func TestReceivesOverlap(t *testing.T) {
 // Interleaving: as "slow handlers in step", but that the first Receive waits for 15 s.
 func TestReceiveAfterAWait(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		js := jobs("k", 40)
 		for i := range js {
 			js[i].Delay = 15 * time.Second
@@ -115,7 +116,7 @@ func TestReceiveAfterAWait(t *testing.T) {
 // others begin.
 func TestNoReceiveWhileBusy(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		enqueue(t, q, jobs("k", 100)...)
 		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(8*time.Millisecond, nil)}, Concurrency: 10, Batch: 20})
 		after(20 * time.Millisecond)
@@ -130,7 +131,7 @@ func TestNoReceiveWhileBusy(t *testing.T) {
 // Stop; the replies come. All are handed back, uncounted, before Stop returns.
 func TestStopLetsAllReceivesEnd(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		enqueue(t, q, jobs("k", 100)...)
 		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 10})
 		after(15 * time.Millisecond) // the first one's jobs are done
@@ -157,7 +158,7 @@ func TestStopLetsAllReceivesEnd(t *testing.T) {
 // comes after poll's. Nothing else happens after it that could end the worker.
 func TestStopWaitsForAnEmptyReceive(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		enqueue(t, q, jobs("k", 10)...)
 		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 10})
 		after(12 * time.Millisecond)
@@ -186,7 +187,7 @@ func (r *refuses) Receive(ctx context.Context, req queue.Request) ([]queue.Deliv
 // alone, which brings all jobs.
 func TestReceiveBesideFails(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &refuses{far{Queue: memqueue.New()}}
+		q := &refuses{far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}}
 		enqueue(t, q, jobs("k", 100)...)
 		w := startWorker(t, q, queue.WorkerOptions{Handlers: handlers{"k": (&record{}).does(0, nil)}, Concurrency: 4, Batch: 10})
 		after(time.Second)
@@ -201,7 +202,7 @@ func TestReceiveBesideFails(t *testing.T) {
 // acknowledgements get no answer, the handlers are quick.
 func TestReceivesUnderWayAreBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		enqueue(t, q, jobs("k", 100)...)
 		answer := make(chan struct{})
 		only(q.Queue, memqueue.OpAck, memqueue.Fault{Hold: answer})
@@ -274,11 +275,11 @@ func TestContextEndsWithItsCall(t *testing.T) {
 	})
 }
 
-// lateError is read after its handler has returned, which takes the time that it gives.
-type lateError time.Duration
+// lateError is read after its handler has returned, which takes as long as it does.
+type lateError func()
 
 func (e lateError) Error() string {
-	<-time.After(time.Duration(e)) // in a bubble
+	e()
 	return "late"
 }
 
@@ -294,7 +295,7 @@ func TestLeaseLostWhileAHandlerReturns(t *testing.T) {
 				if err := q.Ack(ctx, d.Token); err != nil { // somebody else has it, to the worker
 					return err
 				}
-				return lateError(time.Minute)
+				return lateError(func() { time.Sleep(time.Minute) })
 			}},
 			"next": {Job: func(ctx context.Context, _ queue.Delivery) error {
 				next = context.Cause(ctx)
@@ -313,7 +314,7 @@ func TestLeaseLostWhileAHandlerReturns(t *testing.T) {
 // those are not there. Six that are added then are received.
 func TestEmptyReceiveMakesRoom(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		q := &far{Queue: memqueue.New()}
+		q := &far{Queue: memqueue.New(), pause: func(d time.Duration) { time.Sleep(d) }}
 		enqueue(t, q, jobs("k", 24)...)
 		answer := make(chan struct{})
 		only(q.Queue, memqueue.OpAck, memqueue.Fault{Hold: answer})
