@@ -182,8 +182,10 @@ func TestWaitingTakesNoMoreStack(t *testing.T) {
 	for range callers {
 		all.Go(get)
 	}
-	for c.Stats().Coalesced < callers {
-		runtime.Gosched()
+	for deadline := time.Now().Add(10 * time.Second); c.Stats().Coalesced < callers; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d callers have joined", c.Stats().Coalesced, callers)
+		}
 	}
 	each := (stacks() - before) / callers
 	close(goOn)

@@ -85,8 +85,10 @@ func TestSweepEndsWithTheCache(t *testing.T) {
 		c.Close()
 		close(closed)
 	}()
-	for !c.sweeper.stopped.Load() {
-		runtime.Gosched()
+	for deadline := time.Now().Add(10 * time.Second); !c.sweeper.stopped.Load(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("Close has not begun")
+		}
 	}
 	select {
 	case <-closed:
