@@ -245,7 +245,9 @@ func TestGivenRedis(t *testing.T) {
 	p.do("herd", "{}") // of no mode
 	p.do("expire", "{}")
 	must(t, srv.RestartEmpty(t.Context()))
-	p.until("the herd of no mode is over", func(f frame) bool { return !f.State.Herd && len(f.Arms) == 0 })
+	p.until("the herd of no mode is over", func(f frame) bool {
+		return f.State.Herds == p.herds && !f.State.Herd && len(f.Arms) == 0
+	})
 	p.do("settings", four)
 	p.herd() // in which connections to the server that is back are made, each in its time
 	checkLoads(t, p.herd(), 12, 4, 1, 1)

@@ -73,6 +73,7 @@ type frame struct {
 		Paused  bool
 		Failing bool
 		Herd    bool
+		Herds   int
 	}
 	Arms map[string]struct {
 		N                live.Counters
@@ -96,6 +97,7 @@ type page struct {
 	url   string // of its controls
 	lines *bufio.Reader
 	leave func()
+	herds int // sent
 	hello struct {
 		ID       string
 		Store    string
@@ -132,6 +134,9 @@ func (p *page) do(what, body string) {
 	if status, text := post(p.t, p.url+what, body); status != http.StatusNoContent {
 		p.t.Fatalf("%s %s: %d %s", what, body, status, text)
 	}
+	if what == "herd" {
+		p.herds++
+	}
 }
 
 // until reads frames until one is as it should be.
@@ -151,15 +156,15 @@ func (p *page) until(what string, holds func(frame) bool) frame {
 	return f
 }
 
-// herd sends a herd and waits for its end. A frame that was made before the herd began knows
-// nothing of it, so the begin is awaited first; a herd of failures may be over by then.
+// herd sends a herd and waits for its end.
 func (p *page) herd() frame {
 	p.t.Helper()
 	p.do("herd", "{}")
 	return p.over()
 }
 
-// over waits for the end of the herd that was sent.
+// over waits for the end of the herd that was sent last: frames that were made before it began
+// tell the end of the one before.
 func (p *page) over() frame {
 	p.t.Helper()
 	return p.until("a herd is over", func(f frame) bool {
@@ -168,7 +173,7 @@ func (p *page) over() frame {
 				return false
 			}
 		}
-		return !f.State.Herd && len(f.Arms) > 0
+		return f.State.Herds == p.herds && !f.State.Herd && len(f.Arms) > 0
 	})
 }
 

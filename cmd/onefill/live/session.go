@@ -39,7 +39,8 @@ type state struct {
 	StoreDown bool `json:"store_down"`
 	Paused    bool `json:"paused"`
 	Failing   bool `json:"failing"`
-	Herd      bool `json:"herd"` // one runs
+	Herd      bool `json:"herd"`  // one runs
+	Herds     int  `json:"herds"` // that have begun
 }
 
 // conflictError is what cannot be done now.
@@ -192,10 +193,11 @@ func (se *session) send() error {
 	}
 	se.mu.Lock()
 	se.state.Herd = true
+	se.state.Herds++
 	callers := se.settings.Callers
 	se.mu.Unlock()
 	se.herd.Go(func() {
-		defer se.give()
+		defer se.over()
 		var all sync.WaitGroup
 		for _, a := range se.playing() {
 			all.Go(a.halt)
@@ -206,11 +208,16 @@ func (se *session) send() error {
 		}
 		all.Wait()
 		se.resume()
-		se.mu.Lock()
-		defer se.mu.Unlock()
-		se.state.Herd = false
 	})
 	return nil
+}
+
+// over ends a herd. Who is told so may send the next at once, so the turn is given in the same moment.
+func (se *session) over() {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	se.state.Herd = false
+	se.give()
 }
 
 // expire makes the value old in all modes, as if its TTL had ended.

@@ -9,7 +9,7 @@ import { readColors, wireTheme } from "./look.js";
 
 const history = new History(), lanes = new Lanes(), plots = new Plots(), scores = new Scores();
 const controls = new Controls(settingsChanged, playScene);
-let session = null, mayKill = true, frame = null, herdRan = false, first = true, colors = readColors();
+let session = null, mayKill = true, frame = null, herdsTold = 0, first = true, colors = readColors();
 
 wireTheme(() => { colors = readColors(); draw(); });
 
@@ -83,6 +83,7 @@ function hello(told) {
   session = told.id;
   mayKill = told.may_kill;
   history.clear();
+  herdsTold = 0;
   controls.bound(told.limits);
   controls.enable(true, mayKill);
   set(el("about-store"), told.store);
@@ -100,11 +101,11 @@ function onFrame(told) {
   controls.state(told.state);
   el("herd").setAttribute("aria-disabled", told.state.herd);
   scores.update(told);
-  if (herdRan && !told.state.herd) {
+  if (told.state.herds > herdsTold && !told.state.herd) {
+    herdsTold = told.state.herds;
     set(el("verdict"), verdict(told));
     say(verdict(told) + unanswered(told));
   }
-  herdRan = told.state.herd;
 }
 
 function link(state, text) {
