@@ -27,18 +27,7 @@ type outcome[V any] struct {
 // ctx ends first, and otherwise one of the errors listed in the package
 // documentation. Options.Load must be set.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
-	// GetOrLoad, without a call of it: see there, and board.
-	there, hit := c.local.Look(key)
-	if hit && c.opts.EarlyRefresh == 0 && c.opts.Load != nil && !c.closed.Load() {
-		c.hit(key, there)
-		return c.handOut(there.Entry.Value), nil
-	}
-	out, _, err := c.ask(ctx, key, c.opts.Load, there)
-	if err != nil {
-		var none V
-		return none, err
-	}
-	return c.value(key, out, there.At)
+	return c.GetOrLoad(ctx, key, c.opts.Load)
 }
 
 // GetOrLoad is Get with the loader given by the call. Callers who join the flight
@@ -51,7 +40,10 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 		c.hit(key, there)
 		return c.handOut(there.Entry.Value), nil
 	}
-	out, _, err := c.ask(ctx, key, load, there)
+	out, w, err := c.ask(ctx, key, load, there)
+	if w.f != nil {
+		out, err = c.wait(ctx, w)
+	}
 	if err != nil {
 		var none V
 		return none, err
@@ -63,13 +55,16 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 // zero but for Waited and Coalesced.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	there, _ := c.local.Look(key)
-	out, how, err := c.ask(ctx, key, c.opts.Load, there)
+	out, w, err := c.ask(ctx, key, c.opts.Load, there)
+	if w.f != nil {
+		out, err = c.wait(ctx, w)
+	}
 	r := Result[V]{}
 	if err == nil {
 		r, err = c.result(key, out, there.At)
 	}
-	if how != direct {
-		r.Waited, r.Coalesced = time.Duration(c.local.Now()-there.At), how == joined
+	if w.how != direct {
+		r.Waited, r.Coalesced = time.Duration(c.local.Now()-there.At), w.how == joined
 	}
 	return r, err
 }
@@ -83,26 +78,45 @@ const (
 	joined              // by another call's
 )
 
-// ask is the answer to a call that has looked at local. The error is that there is none: the
-// call has left, or is wrong.
-func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V], there local.Sight[V]) (outcome[V], route, error) {
+// ask is what a call does that has looked at local: it comes back with an answer, with the
+// error that there is none, since the call has left or is wrong, or with a flight to wait for.
+//
+// Most of a herd does nothing else, each goroutine on a stack of its own, of which a new one
+// has 2 KB, and Go keeps half of that for itself. To grow it would take as long as everything
+// else until the wait, and 2 KB more for each caller as long as it waits. So ask is over when
+// the wait begins, and what only the leader does is apart. TestWaitingTakesNoMoreStack says
+// whether it fits.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, load LoadFunc[K, V], there local.Sight[V]) (out outcome[V], w waiting[V], err error) {
 	if c.closed.Load() {
-		return outcome[V]{}, direct, ErrClosed
+		return out, w, ErrClosed
 	}
 	if load == nil {
-		return outcome[V]{}, direct, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
+		return out, w, errors.New("onefill: the loader is nil: set Options.Load, or give one to GetOrLoad, or use Peek, which never loads")
 	}
 	if out, ok := c.fromLocal(ctx, key, load, there); ok {
-		return out, direct, nil
+		return out, w, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return outcome[V]{}, direct, err
+		return out, w, err
 	}
 	skey, err := c.storeKey(key)
 	if err != nil {
-		return outcome[V]{}, direct, err
+		return out, w, err
 	}
-	return c.board(ctx, key, skey, load, there.At)
+	patience := c.patience.get(there.At)
+	f, leads := c.flights.Join(skey, c.call(there.At, patience.end))
+	if leads {
+		out, landed, err := c.lead(ctx, f, key, load)
+		if w.how = led; !landed {
+			w.f, w.patience = f, patience
+		}
+		return out, w, err
+	}
+	if out, ok := c.interim(f); ok {
+		return out, w, nil
+	}
+	c.stats.coalesced.Add(1)
+	return out, waiting[V]{f: f, patience: patience, how: joined}, nil
 }
 
 // storeKey is the key as a string, checked.
@@ -229,101 +243,80 @@ func (c *Cache[K, V]) handOut(v V) V {
 	return v
 }
 
-// board joins the key's flight, or leads a new one, and waits for it.
-//
-// Most of a herd does nothing else, each goroutine on a stack of its own, of which a new one
-// has 2 KB, and Go keeps half of that for itself. To grow it would take as long as everything
-// else until the wait, and 2 KB more for each caller as long as it waits. So from Get to
-// the select there are few calls, and what only the leader does, or is over when the wait
-// begins, is in functions apart. TestWaitingTakesNoMoreStack says whether it fits.
-func (c *Cache[K, V]) board(ctx context.Context, key K, skey string, load LoadFunc[K, V], now int64) (outcome[V], route, error) {
-	f, patience, leads := c.join(skey, now)
-	if leads {
-		out, err := c.lead(ctx, f, patience, key, load)
-		return out, led, err
-	}
-	if out, ok := c.interim(f); ok {
-		return out, direct, nil
-	}
-	c.stats.coalesced.Add(1)
-	err := error(nil)
-	if c.opts.Observer != nil || flight.From(ctx) != nil {
-		err = c.waitFor(ctx, f, patience)
-	} else {
-		select { // await, with less stack
-		case <-f.Done():
-		case <-ctx.Done():
-			err = c.gaveUp(ctx, f)
-		case <-patience.Done():
-			err = c.gaveUp(ctx, f)
-		}
-	}
-	if err != nil {
-		return outcome[V]{}, joined, err
-	}
-	return f.Result(), joined, nil
-}
-
-//go:noinline
-func (c *Cache[K, V]) join(skey string, now int64) (f *flight.Flight[outcome[V]], patience *oneLimit, leads bool) {
-	patience = c.patience.get(now)
-	f, leads = c.flights.Join(skey, c.call(now, patience.end))
-	return f, patience, leads
-}
-
-// lead sends a flight off and waits for it, unless its leader can answer without.
-//
-//go:noinline
-func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit, key K, load LoadFunc[K, V]) (outcome[V], error) {
+// lead sends a flight off, unless its leader can answer without.
+func (c *Cache[K, V]) lead(ctx context.Context, f *flight.Flight[outcome[V]], key K, load LoadFunc[K, V]) (out outcome[V], landed bool, err error) {
 	m := &miss[K, V]{c: c, f: f, key: key, load: load}
 	if c.remote != nil && c.remote.session.Features().AcquireReads && c.enter() {
 		defer c.aloft.Done() // Close waits: the leader may be granted a lease, which is to be given back
 	}
-	if out, done := m.taxi(ctx); done {
-		return out, nil
+	if out, landed := m.taxi(ctx); landed {
+		return out, true, nil
 	}
 	if !m.takeOff(ctx) {
-		return outcome[V]{}, ErrClosed
+		return out, true, ErrClosed
 	}
-	if err := c.waitFor(ctx, f, patience); err != nil {
-		return outcome[V]{}, err
-	}
-	return f.Result(), nil
+	return out, false, nil
 }
 
-// waitFor waits for a flight. The error is that of who does not wait on.
-func (c *Cache[K, V]) waitFor(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
-	if c.opts.Observer != nil {
-		return c.waitObserved(ctx, f, patience)
-	}
-	return c.waitInside(ctx, f, patience)
+// waiting is a call that waits for a flight, or does not need to.
+type waiting[V any] struct {
+	f        *flight.Flight[outcome[V]] // nil: there is nothing to wait for
+	patience *oneLimit                  // how long
+	how      route
+	many     bool // it waits for others as well, and has done what beforeWait does for all of them
 }
 
-// waitInside is await; a call from inside a load lets that load wait.
-func (c *Cache[K, V]) waitInside(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
-	if parent := flight.From(ctx); parent != nil {
-		done, ok := parent.WaitFor(&f.Node)
-		if !ok {
-			return cycle(f.Key)
+// wait waits for the end of the flight, of ctx, or of the caller's patience, whichever is
+// first. A flight that has landed beats a context that has ended. The error is that of who
+// does not wait on.
+func (c *Cache[K, V]) wait(ctx context.Context, w waiting[V]) (out outcome[V], err error) {
+	var over func(error)
+	if !w.many {
+		over, err = c.beforeWait(ctx, w.f)
+	}
+	if err == nil {
+		select {
+		case <-w.f.Done():
+		case <-ctx.Done():
+			err = c.gaveUp(ctx, w.f)
+		case <-w.patience.Done():
+			err = c.gaveUp(ctx, w.f)
 		}
-		defer done()
 	}
-	return c.await(ctx, f, patience)
+	if over != nil {
+		over(err)
+	}
+	if err == nil {
+		out = w.f.Result()
+	}
+	return out, err
 }
 
-func (c *Cache[K, V]) waitObserved(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
-	end, start := c.traceWait(ctx, f), c.local.Now()
-	err := c.waitInside(ctx, f, patience)
-	if !errors.Is(err, ErrCycle) {
-		c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
+// beforeWait is called before a call waits for a flight, if the call comes from inside a load,
+// which then waits too, or if somebody observes it. over, if any, is called after the wait.
+func (c *Cache[K, V]) beforeWait(ctx context.Context, f *flight.Flight[outcome[V]]) (over func(error), err error) {
+	parent := flight.From(ctx)
+	if parent == nil && c.opts.Observer == nil {
+		return nil, nil
 	}
-	if err != nil {
+	done, end, start := func() {}, c.traceWait(ctx, f), c.local.Now()
+	if parent != nil {
+		var ok bool
+		if done, ok = parent.WaitFor(&f.Node); !ok {
+			return end, cycle(f.Key)
+		}
+	}
+	return func(err error) {
+		done()
+		if c.opts.Observer != nil {
+			c.tell(Event{Kind: EventWait, Key: f.Key, Flight: f.ID, Took: time.Duration(c.local.Now() - start), Err: err})
+		}
+		if err == nil {
+			out := f.Result()
+			err = out.failure()
+		}
 		end(err)
-	} else {
-		out := f.Result()
-		end(out.failure())
-	}
-	return err
+	}, nil
 }
 
 func cycle(skey string) error {
@@ -345,18 +338,6 @@ func (c *Cache[K, V]) interim(f *flight.Flight[outcome[V]]) (outcome[V], bool) {
 func (c *Cache[K, V]) acceptInterim(out *outcome[V]) bool {
 	e, now := out.entry, c.local.Now()
 	return c.local.CurrentEntry(e) && now < e.Trusted && (now < e.Soft || c.mayServeStale(e, now))
-}
-
-// await waits for the flight's end, the end of ctx or that of patience, whichever is
-// first. A flight that has landed beats a context that has ended.
-func (c *Cache[K, V]) await(ctx context.Context, f *flight.Flight[outcome[V]], patience *oneLimit) error {
-	select {
-	case <-f.Done():
-		return nil
-	case <-ctx.Done():
-	case <-patience.Done():
-	}
-	return c.gaveUp(ctx, f)
 }
 
 // gaveUp is why a call waits no longer.

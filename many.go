@@ -32,11 +32,12 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 			g.add(s.key, s.f.Result())
 			continue
 		}
-		if err := c.await(ctx, s.f, g.patience); err != nil { // WaitTimeout is for the whole call
+		out, err := c.wait(ctx, waiting[V]{f: s.f, patience: g.patience, many: true}) // WaitTimeout is for the whole call
+		if err != nil {
 			g.failed(s.key, err)
 			continue
 		}
-		g.add(s.key, s.f.Result())
+		g.add(s.key, out)
 	}
 	for _, done := range g.inside {
 		done()
