@@ -90,7 +90,7 @@ func (r *Run) targets(b *strings.Builder) {
 			fmt.Fprintf(b, "| %s | %s | %s |\n", result.Measure.Title, describe(result, v), verdict)
 		}
 	}
-	b.WriteByte('\n')
+	b.WriteString("\nWhy some are missed, what was tried, and where the floor is: [decision 13](decisions/0013-what-a-hit-and-a-wait-cost.md).\n\n")
 }
 
 func section(b *strings.Builder, r *measure.Result) {
