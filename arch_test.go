@@ -198,8 +198,9 @@ var timeNow = map[string]string{
 	"internal/flight/table.go": "the age of a flight, against Local.TTL",
 }
 
-// No time.Now in the core outside of the files above; no time.Sleep in a test
-// outside of a bubble: a sleep in real time is a race with the machine.
+// No time.Now in the core outside of the files above; no sleep in a test outside of a
+// bubble, be it time.Sleep or a bare <-time.After: one in real time is a race with the
+// machine.
 func TestHabits(t *testing.T) {
 	fset := token.NewFileSet()
 	var now []string
@@ -222,7 +223,7 @@ func TestHabits(t *testing.T) {
 		switch isTest := strings.HasSuffix(p, "_test.go"); {
 		case isTest:
 			for _, at := range sleepsOutsideBubbles(fset, f) {
-				t.Errorf("%s: time.Sleep in a test outside of a synctest bubble; force the order, or poll a condition", at)
+				t.Errorf("%s: a sleep in a test outside of a synctest bubble; force the order, or poll a condition with a deadline", at)
 			}
 			if calls(f, "synctest", "Test") {
 				t.Errorf("%s: synctest.Test; begin bubbles with internal/bubble, which the race detector survives", p)
@@ -265,11 +266,13 @@ func calls(under ast.Node, pkg, name string) (found bool) {
 
 // bubbles are the functions, besides synctest.Test and bubble.Test, that call a test in
 // a bubble.
-var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true, "onBus": true}
+var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true, "onBus": true, "inBubble": true}
 
-// sleepsOutsideBubbles finds the calls of time.Sleep that run in real time. A function
-// literal runs in a bubble if the function around it makes one; of a named function
-// nobody knows, so it uses bubble.After, which panics anywhere else.
+// sleepsOutsideBubbles finds what sleeps in real time: the calls of time.Sleep, and the
+// receives from time.After that nothing else ends, neither another case of their select nor
+// the deadline of the poll of which they are the pause. A function literal runs in a bubble
+// if the function around it makes one; of a named function nobody knows, so it uses
+// bubble.After, which panics anywhere else.
 func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
@@ -284,15 +287,71 @@ func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 			}
 			return !makes
 		})
+		ended := map[ast.Node]bool{} // the receives that something else ends
 		ast.Inspect(fn, func(n ast.Node) bool {
-			if isCall(n, "time", "Sleep") {
+			if isCall(n, "time", "Sleep") || receivesAfter(n) && !ended[n] {
 				at = append(at, fset.Position(n.Pos()).String())
+			}
+			for _, r := range endedBy(n) {
+				ended[r] = true
 			}
 			_, literal := n.(*ast.FuncLit)
 			return !literal || !makes
 		})
 	}
 	return at
+}
+
+// receivesAfter says whether n is <-time.After(...).
+func receivesAfter(n ast.Node) bool {
+	r, ok := n.(*ast.UnaryExpr)
+	return ok && r.Op == token.ARROW && isCall(r.X, "time", "After")
+}
+
+// endedBy are the receives that a select of several cases ends, or a loop that looks at a
+// clock or at a context.
+func endedBy(n ast.Node) (receives []ast.Node) {
+	switch n := n.(type) {
+	case *ast.SelectStmt:
+		for _, c := range n.Body.List {
+			if comm, ok := c.(*ast.CommClause).Comm.(*ast.ExprStmt); ok && len(n.Body.List) > 1 {
+				receives = append(receives, comm.X)
+			}
+		}
+	case *ast.ForStmt:
+		deadline := false
+		inLoop(n, func(n ast.Node) {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			deadline = deadline || isCall(n, "time", "Now") || isCall(n, "time", "Since") || ok && sel.Sel.Name == "Err"
+		})
+		inLoop(n, func(n ast.Node) {
+			if deadline && receivesAfter(n) {
+				receives = append(receives, n)
+			}
+		})
+	}
+	return receives
+}
+
+// inLoop visits what a loop does each time round, itself.
+func inLoop(loop *ast.ForStmt, visit func(ast.Node)) {
+	for _, part := range []ast.Node{loop.Cond, loop.Post, loop.Body} {
+		if part == nil {
+			continue
+		}
+		ast.Inspect(part, func(n ast.Node) bool {
+			visit(n)
+			switch n.(type) {
+			case *ast.FuncLit, *ast.ForStmt, *ast.RangeStmt:
+				return false
+			}
+			return true
+		})
+	}
 }
 
 // The linter finds what it is there to find.
@@ -302,11 +361,21 @@ func TestA(t *testing.T) { time.Sleep(1); synctest.Test(t, func(t *testing.T) { 
 func TestB(t *testing.T) { go func() { time.Sleep(4) }() }
 // helper is called in a bubble, it says.
 func helper() { time.Sleep(5) }
-func other() { time.Now() }`
+func other() { time.Now() }
+func bare() { <-time.After(1) }
+func alone() { select { case <-time.After(1): } }
+func either() { select { case <-time.After(1): case <-done: <-time.After(2) } }
+func poll() { for deadline := time.Now(); !ok(); { if time.Now().After(deadline) { return }; <-time.After(1) } }
+func pollPost() { for ; ; <-time.After(1) { if time.Since(began) > 1 { return } } }
+func pollContext() { for ctx.Err() == nil { <-time.After(1) } }
+func rounds() { for range 3 { <-time.After(1) } }
+func forever() { for !ok() { <-time.After(1) } }
+func within() { for time.Now().Before(end) { for range 3 { <-time.After(1) }; go func() { <-time.After(2) }() } }
+func bubbled() { bubble.Test(t, func(t *testing.T) { <-time.After(1) }) }`
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, "p.go", src, parser.ParseComments)
 	must(t, err)
-	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:5:17]" {
+	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:5:17 p.go:7:15 p.go:8:30 p.go:9:61 p.go:13:31 p.go:14:30 p.go:15:60 p.go:15:91]" {
 		t.Errorf("sleeps outside of bubbles: %s", got)
 	}
 	if !calls(f, "time", "Now") || !calls(f, "synctest", "Test") {

@@ -320,12 +320,16 @@ func (l *clusterLoad) invalidate(cache int, r *register) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	version := r.version.Add(1)
-	for {
+	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
 		r.tries.Add(1)
-		if l.caches[cache].Invalidate(context.Background(), r.key) == nil {
+		err := l.caches[cache].Invalidate(context.Background(), r.key)
+		if err == nil {
 			break
 		}
-		<-time.After(50 * time.Millisecond)
+		if time.Now().After(deadline) {
+			l.t.Errorf("Invalidate of %s fails for %v: %v", r.key, patience, err)
+			return
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -411,9 +415,9 @@ func (l *clusterLoad) move() {
 		m := l.cluster.Move(l.t, slot, from, to)
 		var herd sync.WaitGroup
 		herd.Go(func() { l.herdOn(l.grounds[moving]) }) // its lease waits if it is of this slot
-		<-time.After(movingPause)
+		lasting(l.t, movingPause)
 		keys += m.AllKeys()
-		<-time.After(movingPause)
+		lasting(l.t, movingPause)
 		m.End()
 		herd.Wait()
 		l.herdOn(l.grounds[moving])

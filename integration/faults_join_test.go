@@ -29,7 +29,7 @@ func TestJoinInABlackHole(t *testing.T) {
 			w.origin.letPass(key)
 			a.proxy.SetBoth(faultproxy.Faults{BlackHole: true})
 			w.origin.write(key)
-			must(t, c.cache.Invalidate(t.Context(), key))
+			c.invalidated(t, key)
 			applied := time.Now()
 			poll(t, "Local.TTL is over", func() bool { return time.Since(applied) > w.opts.Local.TTL })
 

@@ -52,7 +52,7 @@ func killedUnderCallers(t *testing.T, on string, staleFor time.Duration) {
 	})
 	t.Logf("the store was taken for down %v after the kill", time.Since(killed))
 	wantPeak(t, w, w.opts.MaxLoads)
-	<-time.After(killedFor - time.Since(killed))
+	lasting(t, killedFor-time.Since(killed))
 	all := stop()
 	wantPeak(t, w, w.opts.MaxLoadsDegraded)
 

@@ -185,6 +185,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// invalidated lets a cache that nothing disturbs invalidate a key. On a busy machine even its
+// answers may take longer than the short StoreTimeouts of these tests: it is told until it
+// says that it knows, as docs/guarantees.md asks.
+func (m *member) invalidated(t testing.TB, key string) {
+	t.Helper()
+	var err error
+	if !pollFor(patience, func() bool { err = m.cache.Invalidate(t.Context(), key); return err == nil }) {
+		t.Fatalf("Invalidate fails for %v: %v", patience, err)
+	}
+}
+
 func flap(s *strike) {
 	s.stop, s.stopped = make(chan struct{}), make(chan struct{})
 	go func() {

@@ -20,7 +20,7 @@ func TestFaults(t *testing.T) {
 				// Redis knows every script from here on.
 				key := w.origin.add(0)
 				w.members[0].get(key)
-				must(t, w.members[0].cache.Invalidate(t.Context(), key))
+				w.members[0].invalidated(t, key)
 				for _, g := range guarantees {
 					t.Run(fmt.Sprintf("G%d %s", g.number, g.name), func(t *testing.T) {
 						if why := f.skips[g.number]; why != "" {

@@ -27,8 +27,8 @@ const (
 func (s *saga) disturb(d time.Duration) {
 	kinds := s.disturbances()
 	names := slices.Sorted(maps.Keys(kinds))
-	var lasting sync.WaitGroup
-	defer lasting.Wait()
+	var going sync.WaitGroup
+	defer going.Wait()
 	tick := time.NewTicker(sagaDisturbEvery)
 	defer tick.Stop()
 	deaf := s.random.IntN(2) == 0 // once at most, and in every other round
@@ -43,7 +43,7 @@ func (s *saga) disturb(d time.Duration) {
 		s.count("disturbed: " + name)
 		key, node := s.keys[s.random.IntN(len(s.keys))], s.random.IntN(len(s.nodes))
 		length := time.Duration(50+s.random.IntN(250)) * time.Millisecond
-		lasting.Go(func() { kinds[name](key, node, length) })
+		going.Go(func() { kinds[name](key, node, length) })
 	}
 }
 
@@ -55,9 +55,9 @@ func (s *saga) disturbances() map[string]func(key string, node int, length time.
 		"paused loader": func(key string, node int, length time.Duration) {
 			release := s.origin.hold(key)
 			first := s.aside(func() { s.write(node, "Invalidate", key) })
-			<-time.After(length / 2)
+			lasting(s.t, length/2)
 			second := s.aside(func() { s.write((node+1)%len(s.nodes), "Invalidate", key) })
-			<-time.After(2 * length) // often longer than a push's bound
+			lasting(s.t, 2*length) // often longer than a push's bound
 			release()
 			first()
 			second()
@@ -65,20 +65,20 @@ func (s *saga) disturbances() map[string]func(key string, node int, length time.
 		"slow loader": func(key string, _ int, length time.Duration) {
 			var before time.Duration
 			s.origin.change(key, func(r *memRow) { before, r.wait = r.wait, 40*time.Millisecond })
-			<-time.After(length)
+			lasting(s.t, length)
 			s.origin.change(key, func(r *memRow) { r.wait = min(before, 12*time.Millisecond) })
 		},
 		"lease taken away": func(key string, node int, length time.Duration) {
 			release := s.origin.hold(key)
 			written := s.aside(func() { s.write(node, "Invalidate", key) }) // so that somebody loads the row
 			defer written()
-			<-time.After(length / 2)
+			lasting(s.t, length/2)
 			if broken, err := session.(store.Inspector).BreakLease(context.Background(), key, ""); err != nil && tolerate(err) != nil {
 				s.t.Errorf("BreakLease: %v", err)
 			} else if broken {
 				s.count("leases taken away")
 			}
-			<-time.After(length / 2)
+			lasting(s.t, length/2)
 			release()
 		},
 	}
@@ -87,7 +87,7 @@ func (s *saga) disturbances() map[string]func(key string, node int, length time.
 		kinds[everybodys+"pushes held back"] = func(_ string, _ int, length time.Duration) {
 			defer s.deaf(s.all()...)()
 			s.memory.HoldPushes()
-			<-time.After(length)
+			lasting(s.t, length)
 			s.memory.ReleasePushes()
 		}
 		kinds[everybodys+"pushes lost"] = func(string, int, time.Duration) {
@@ -111,7 +111,7 @@ func (s *saga) disturbances() map[string]func(key string, node int, length time.
 		defer s.deaf(node)()
 		proxy := s.w.members[node].proxy
 		proxy.Set(faultproxy.Replies, faultproxy.Faults{Stall: true})
-		<-time.After(length)
+		lasting(s.t, length)
 		proxy.Set(faultproxy.Replies, faultproxy.Faults{})
 	}
 	return kinds

@@ -46,7 +46,8 @@ func TestFleetHistory(t *testing.T) {
 			t.Parallel()
 			s := newFleetSaga(t, on.store, on.nodes)
 			rounds := max(1, int(timeFromEnv(t, "ONEFILL_FLEET", sagaRound)/sagaRound))
-			for round := range rounds {
+			// On a busy machine a round sees less than it should. Then there are more of them.
+			for round := 0; round < rounds || s.tooFew() && round < rounds+sagaMoreRounds; round++ {
 				s.round(round)
 				if t.Failed() {
 					t.Logf("in round %d of %d", round+1, rounds)
@@ -61,13 +62,14 @@ func TestFleetHistory(t *testing.T) {
 const (
 	onMemory = "memstore"
 
-	sagaRound    = 4 * time.Second
-	sagaKeys     = 12
-	sagaTags     = 3
-	sagaWorkers  = 3 // for each cache
-	sagaEvery    = 5 * time.Millisecond
-	sagaLocalTTL = time.Second
-	sagaStaleFor = 700 * time.Millisecond
+	sagaRound      = 4 * time.Second
+	sagaMoreRounds = 10
+	sagaKeys       = 12
+	sagaTags       = 3
+	sagaWorkers    = 3 // for each cache
+	sagaEvery      = 5 * time.Millisecond
+	sagaLocalTTL   = time.Second
+	sagaStaleFor   = 700 * time.Millisecond
 )
 
 // saga is one run of TestFleetHistory on one store.
@@ -383,7 +385,7 @@ func (s *saga) commitAndTell(node int, op string, keys []string, tell func(versi
 // lastLook lets every cache read every row when all bounds are over.
 func (s *saga) lastLook() {
 	b := s.bounds()
-	<-time.After(time.Duration(b.localTTL + b.push + b.staleFor))
+	lasting(s.t, time.Duration(b.localTTL+b.push+b.staleFor))
 	for node := range s.nodes {
 		for _, key := range s.keys {
 			s.fetch(node, key)
@@ -410,6 +412,9 @@ func (s *saga) bounds() *bounds {
 	return b
 }
 
+// tooFew says whether the rounds have seen too little for a verdict.
+func (s *saga) tooFew() bool { return s.totals.reads < 1000 || s.totals.writes < 100 }
+
 // report logs what the run came to.
 func (s *saga) report() {
 	var lines []string
@@ -423,7 +428,7 @@ func (s *saga) report() {
 	s.t.Logf("bounds: own 0; a push's, in %d %% of the cases: from %v to %v over %d rounds, median %v; else %v more, which is Local.TTL",
 		100*s.totals.byPush/max(1, s.totals.bounds), time.Duration(s.totals.push[0]), time.Duration(s.totals.push[rounds-1]), rounds, time.Duration(s.totals.push[rounds/2]), sagaLocalTTL)
 	s.t.Log(strings.Join(lines, ", "))
-	if s.totals.reads < 1000 || s.totals.writes < 100 {
+	if s.tooFew() && !s.t.Failed() {
 		s.t.Errorf("%d reads and %d writes are too few to say anything", s.totals.reads, s.totals.writes)
 	}
 }

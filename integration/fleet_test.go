@@ -220,6 +220,15 @@ func poll(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// lasting lets a disturbance last for d, or until the test ends. It orders nothing: on a busy
+// machine it takes longer, and what a check says of it goes by the times that were measured.
+func lasting(t testing.TB, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}
+
 // pollFor says whether ok came to be true in time.
 func pollFor(d time.Duration, ok func() bool) bool {
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -185,7 +185,7 @@ func (h *history) pause() {
 	p := h.fleet[h.random.IntN(len(h.fleet))]
 	begin := time.Now().UnixNano()
 	p.pause()
-	<-time.After(historyPause) // so that its leases end
+	lasting(h.t, historyPause) // so that its leases end
 	p.resume()
 	h.pauses = append(h.pauses, pauseOf{p.index, begin, time.Now().UnixNano()})
 }

@@ -147,12 +147,12 @@ func (s *soak) trouble() {
 	key := s.anyKey()
 	if rand.IntN(4) == 0 {
 		release := s.w.origin.hold(key)
-		<-time.After(time.Duration(rand.Int64N(int64(2 * s.w.opts.LoadTimeout))))
+		lasting(s.t, time.Duration(rand.Int64N(int64(2*s.w.opts.LoadTimeout))))
 		release()
 		return
 	}
 	s.w.origin.change(key, func(r *memRow) { r.fails = true })
-	<-time.After(time.Duration(rand.Int64N(int64(50 * time.Millisecond))))
+	lasting(s.t, time.Duration(rand.Int64N(int64(50*time.Millisecond))))
 	s.w.origin.change(key, func(r *memRow) { r.fails = false })
 }
 
@@ -256,16 +256,16 @@ func (s *soak) disturb(d time.Duration) {
 		}
 		s.done[name]++
 		heal := kinds[name](members)
-		<-time.After(time.Duration(50+s.random.IntN(500)) * time.Millisecond)
+		lasting(s.t, time.Duration(50+s.random.IntN(500))*time.Millisecond)
 		heal()
 		for _, m := range s.w.members {
 			m.proxy.Heal()
 		}
-		<-time.After(time.Duration(s.random.IntN(400)) * time.Millisecond)
+		lasting(s.t, time.Duration(s.random.IntN(400))*time.Millisecond)
 		if s.random.IntN(5) == 0 {
-			<-time.After(settling)
+			lasting(s.t, settling)
 			begin := time.Now()
-			<-time.After(2 * settling)
+			lasting(s.t, 2*settling)
 			s.quiet = append(s.quiet, span{begin, time.Now()})
 		}
 	}

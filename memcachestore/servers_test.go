@@ -159,13 +159,16 @@ func TestOneDeadServer(t *testing.T) {
 			failed := 0
 			for _, key := range dead {
 				for {
-					_, err := r.Set(soon(t), key, []byte(key), long)
+					// What may fail does so by StallTimeout; its context is no reason.
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					_, err := r.Set(ctx, key, []byte(key), long)
 					if err == nil {
 						var item store.Item
-						if item, err = r.Get(soon(t), key); err == nil && string(item.Data) != key {
+						if item, err = r.Get(ctx, key); err == nil && string(item.Data) != key {
 							t.Fatalf("%s = %q", key, item.Data)
 						}
 					}
+					cancel()
 					if err == nil {
 						break
 					}

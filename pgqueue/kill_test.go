@@ -32,7 +32,7 @@ func TestKilledInEveryState(t *testing.T) {
 	for _, tt := range []struct {
 		point, kind string
 		comes       int // the attempt with which the job comes back, 0 if it does not
-	}{
+	}{ // after the nack it is ready again, and the child may claim it before it is killed
 		{"after the claim", "done", 2},
 		{"in the handler", "done", 2},
 		{"after the work", "done", 2},
@@ -53,7 +53,7 @@ func TestKilledInEveryState(t *testing.T) {
 				t.Fatalf("the child says %q", line)
 			}
 			c.kill()
-			q.endsAs(t, tt.comes)
+			q.ends(t, tt.comes, tt.point == "after the nack")
 			dead := q.count(t, "SELECT count(*) FROM {schema}.jobs_dead")
 			if want := map[bool]int64{true: 1}[tt.point == "after the death"]; dead != want {
 				t.Errorf("%d dead letters, want %d", dead, want)
@@ -65,11 +65,17 @@ func TestKilledInEveryState(t *testing.T) {
 // endsAs takes the job over, if it comes back, and checks that it has ended once.
 func (q *Queue) endsAs(t testing.TB, attempt int) {
 	t.Helper()
+	q.ends(t, attempt, false)
+}
+
+// ends is endsAs for a job that may have been claimed more often than that.
+func (q *Queue) ends(t testing.TB, attempt int, orMore bool) {
+	t.Helper()
 	if attempt > 0 {
 		ds, err := q.Receive(t.Context(), queue.Request{Max: 10, Wait: patience, Lease: time.Minute})
 		ok(t, err)
-		if len(ds) != 1 || ds[0].Attempt != attempt {
-			t.Fatalf("received %+v, want one job at attempt %d", ds, attempt)
+		if len(ds) != 1 || ds[0].Attempt < attempt || ds[0].Attempt > attempt && !orMore {
+			t.Fatalf("received %+v, want one job at attempt %d (or more: %t)", ds, attempt, orMore)
 		}
 		if ds[0].Lag > patience {
 			t.Errorf("a lag of %v", ds[0].Lag)

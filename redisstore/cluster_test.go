@@ -126,7 +126,9 @@ func TestTagsInACluster(t *testing.T) {
 				cache := fmt.Sprint(name, i)
 				a, b := attach(t, v.on(t, url), cache), attach(t, v.on(t, url), cache)
 				before := must(tagger(a).Generations(a.ctx, time.Hour, tags...))(t)
+				start := time.Now()
 				b.void(tags...)
+				took := time.Since(start)
 				for i, g := range must(tagger(a).Generations(a.ctx, time.Hour, tags...))(t) {
 					if g <= before[i] {
 						t.Errorf("generation %d of tag %q after it was voided, it was %d", g, tags[i], before[i])
@@ -137,8 +139,8 @@ func TestTagsInACluster(t *testing.T) {
 						a.awaitVoided(tag, 1)
 					}
 				}
-				if n := b.voids("t"); n != 0 {
-					t.Errorf("told of its own void %d times", n)
+				if n := b.voids("t"); n != 0 && took < ownPushDelay { // a slower one may be told
+					t.Errorf("told of its own void %d times, which took %v", n, took)
 				}
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/internal/servers"
 	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/store"
@@ -229,37 +230,39 @@ func TestTagScriptsPushAndArm(t *testing.T) {
 // An own void keeps its own pushes from the session, and no others. The interleaving of
 // each case is the order of its calls.
 func TestOwnVoidAndPushes(t *testing.T) {
-	var told []string
-	s := newStore(1, options{})
-	writer := &session{store: s, name: "n", events: store.Events{
-		Voided:  func(tag string) { told = append(told, tag) },
-		Changed: func(key string) { told = append(told, "key "+key) },
-	}}
-	s.enlist(writer)
-	full := tagPrefix("n") + "t"
-	tag, _ := parseKey(full)
-	w := s.board.begin(writer, tag)
-	s.heard(tag)
-	s.board.end(w, 1)
-	if len(told) != 0 {
-		t.Errorf("told of its own void: %q", told)
-	}
-	w = s.board.begin(writer, tag)
-	s.heard(tag) // somebody else's, behind which ours has armed the connection again
-	s.heard(tag)
-	s.board.end(w, 1)
-	if !slices.Equal(told, []string{"t"}) {
-		t.Errorf("told %q of a void by somebody else during its own", told)
-	}
-	w = s.board.begin(writer, tag)
-	s.heard(tag)
-	s.board.end(w, 0) // it has failed
-	if !slices.Equal(told, []string{"t", "t"}) {
-		t.Errorf("told %q of a push when the own void has failed", told)
-	}
-	if _, writes := s.board.counts(); writes != 0 {
-		t.Errorf("%d writes are left on the board", writes)
-	}
+	bubble.Test(t, func(t *testing.T) { // time stands still: no pause makes a push late
+		var told []string
+		s := newStore(1, options{})
+		writer := &session{store: s, name: "n", events: store.Events{
+			Voided:  func(tag string) { told = append(told, tag) },
+			Changed: func(key string) { told = append(told, "key "+key) },
+		}}
+		s.enlist(writer)
+		full := tagPrefix("n") + "t"
+		tag, _ := parseKey(full)
+		w := s.board.begin(writer, tag)
+		s.heard(tag)
+		s.board.end(w, 1)
+		if len(told) != 0 {
+			t.Errorf("told of its own void: %q", told)
+		}
+		w = s.board.begin(writer, tag)
+		s.heard(tag) // somebody else's, behind which ours has armed the connection again
+		s.heard(tag)
+		s.board.end(w, 1)
+		if !slices.Equal(told, []string{"t"}) {
+			t.Errorf("told %q of a void by somebody else during its own", told)
+		}
+		w = s.board.begin(writer, tag)
+		s.heard(tag)
+		s.board.end(w, 0) // it has failed
+		if !slices.Equal(told, []string{"t", "t"}) {
+			t.Errorf("told %q of a push when the own void has failed", told)
+		}
+		if _, writes := s.board.counts(); writes != 0 {
+			t.Errorf("%d writes are left on the board", writes)
+		}
+	})
 }
 
 // A connection that is lost is told of as such: what was read over it must be read again.

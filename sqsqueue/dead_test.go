@@ -47,7 +47,7 @@ func TestDeadAfterTheLease(t *testing.T) {
 			must(w, err)
 			w.enqueue(job("k"))
 			d := w.one(2 * time.Second)
-			wait(3 * time.Second)
+			time.Sleep(3 * time.Second)
 			if taken {
 				receive(w, other, 1, time.Hour)
 			}
@@ -91,7 +91,7 @@ func TestReplayStartsAnew(t *testing.T) {
 		for range 2 {
 			for range 5 {
 				w.one(time.Second)
-				wait(time.Second)
+				time.Sleep(time.Second)
 			}
 			if ds := w.receive(1, time.Second); len(ds) > 0 {
 				w.Fatalf("delivered a sixth time: %+v", ds)
@@ -136,7 +136,7 @@ func TestLettersInOtherHands(t *testing.T) {
 			w.Errorf("ListDead: %+v, %v, log %s", ls, err, log)
 		}
 		go func() { // it ends two seconds after the next look has begun
-			wait(2 * time.Second)
+			time.Sleep(2 * time.Second)
 			looking.end(context.Background())
 		}()
 		_, err = w.q.ReplayDead(w.Context(), id)

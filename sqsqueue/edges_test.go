@@ -33,7 +33,7 @@ func TestDefaultsKeepTheError(t *testing.T) {
 		must(w, err)
 		w.enqueue(job("k"))
 		must(w, worker.Start(w.Context()))
-		wait(10 * time.Minute)
+		time.Sleep(10 * time.Minute)
 		must(w, worker.Stop(w.Context()))
 		ls, err := w.q.ListDead(w.Context(), queue.DeadQuery{})
 		must(w, err)

@@ -192,8 +192,14 @@ func newBare(t *testing.T, client *sqs.Client, fifo bool) *bare {
 	return b
 }
 
-// pass lets time go by.
-func (b *bare) pass(d time.Duration) { <-time.After(d) }
+// pass lets time go by, which at another's fake is real time: the facts are about timeouts
+// of the server.
+func (b *bare) pass(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-b.Context().Done():
+	}
+}
 
 func (b *bare) send(body, group string) (id string) {
 	b.Helper()

@@ -74,7 +74,7 @@ func TestKillerDoesNotBlockItsGroup(t *testing.T) {
 			if d := w.one(time.Second); d.Kind != "killer" {
 				w.Fatalf("job %s was delivered", d.Kind)
 			}
-			wait(time.Second)
+			time.Sleep(time.Second)
 		}
 		if d := w.one(time.Minute); d.Kind != "next" || d.Attempt != 1 {
 			w.Errorf("job %s was delivered, attempt %d", d.Kind, d.Attempt)
@@ -99,7 +99,7 @@ func TestHeartbeatKeepsTheGroup(t *testing.T) {
 		for i := range 5 {
 			handlers[fmt.Sprint(i)] = queue.Handler{Job: func(_ context.Context, d queue.Delivery) error {
 				done.add("<" + d.Kind)
-				wait(10 * time.Second)
+				time.Sleep(10 * time.Second)
 				done.add(d.Kind + ">")
 				return nil
 			}}
@@ -171,7 +171,7 @@ func TestDedupe(t *testing.T) {
 			if got := len(w.fake.Messages("q.fifo")); got != tt.want-5 && got != 6-tt.want {
 				w.Errorf("%+v: %d jobs after one that was done", tt.o, got)
 			}
-			wait(6 * time.Minute)
+			time.Sleep(6 * time.Minute)
 			w.enqueue(versioned("k", 7))
 			if len(w.fake.Messages("q.fifo")) == 0 {
 				w.Errorf("%+v: dropped after six minutes", tt.o)

@@ -64,9 +64,6 @@ func inBubble(t *testing.T, name string, o Options, test func(w *world)) {
 	})
 }
 
-// wait lets time go by, in a bubble.
-func wait(d time.Duration) { <-time.After(d) }
-
 func (w *world) enqueue(jobs ...queue.Job) []string {
 	w.Helper()
 	ids, err := w.q.Enqueue(w.Context(), jobs...)
@@ -125,7 +122,7 @@ func (w *world) until(what string, cond func() bool) {
 		if cond() {
 			return
 		}
-		wait(100 * time.Millisecond)
+		bubble.After(100 * time.Millisecond)
 	}
 	w.Fatalf("not within 1,000 s: %s", what)
 }

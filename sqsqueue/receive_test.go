@@ -28,13 +28,13 @@ func TestCancelledPollGivesBack(t *testing.T) {
 				_, err := w.q.Receive(ctx, queue.Request{Max: 10, Wait: 20 * time.Second, Lease: time.Hour})
 				ended <- err
 			}()
-			wait(time.Second) // it waits
+			time.Sleep(time.Second) // it waits
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) || isUnavailable(err) {
 				w.Fatalf("Receive: %v, want context.Canceled", err)
 			}
 			w.enqueue(keyed("k", "key"))
-			wait(time.Second)
+			time.Sleep(time.Second)
 			if d := w.one(time.Hour); d.Attempt != 2 {
 				w.Errorf("attempt %d, want 2: the poll's receive has counted", d.Attempt)
 			}
@@ -68,7 +68,7 @@ func TestClose(t *testing.T) {
 		if err := w.q.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			w.Errorf("Close: %v after %v", err, time.Since(start))
 		}
-		wait(time.Minute) // the other end of the poll
+		time.Sleep(time.Minute) // the other end of the poll
 	})
 }
 
@@ -78,10 +78,10 @@ func TestStopDrainsThePoll(t *testing.T) {
 	inBubble(t, "q", Options{}, func(w *world) {
 		called := 0
 		worker := w.worker(queue.WorkerOptions{Lease: time.Hour, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error { called++; return nil }}}})
-		wait(time.Second)
+		time.Sleep(time.Second)
 		stopped := make(chan error)
 		go func() { stopped <- worker.Stop(w.Context()) }()
-		wait(18 * time.Second)
+		time.Sleep(18 * time.Second)
 		select {
 		case <-stopped:
 			w.Fatal("Stop has not waited for the poll")
@@ -108,7 +108,7 @@ func TestPrefetchedJobsAreExtended(t *testing.T) {
 		o := queue.WorkerOptions{Lease: 2 * time.Second, Concurrency: 1, Batch: 10, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error {
 			calls.Add(1)
 			running.Add(1)
-			wait(3 * time.Second)
+			time.Sleep(3 * time.Second)
 			running.Add(-1)
 			return nil
 		}}}}
@@ -137,7 +137,7 @@ func TestExtendIsTriedAgain(t *testing.T) {
 		})
 		w.enqueue(job("k"))
 		worker := w.worker(queue.WorkerOptions{Lease: 3 * time.Second, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error {
-			wait(10 * time.Second)
+			time.Sleep(10 * time.Second)
 			return nil
 		}}}})
 		w.until("it is done", func() bool { return worker.Stats().Done == 1 })
@@ -155,7 +155,7 @@ func TestNewestHandleWins(t *testing.T) {
 	inBubble(t, "q", Options{}, func(w *world) {
 		w.enqueue(job("k"))
 		old := w.one(time.Second)
-		wait(2 * time.Second)
+		time.Sleep(2 * time.Second)
 		d := w.one(time.Hour)
 		for name, err := range map[string]error{
 			"Extend": w.q.Extend(w.Context(), time.Minute, old.Token),
@@ -182,12 +182,12 @@ func TestTwelveHours(t *testing.T) {
 	inBubble(t, "q", Options{}, func(w *world) {
 		w.enqueue(job("k"))
 		d := w.one(6 * time.Hour)
-		wait(5 * time.Hour)
+		time.Sleep(5 * time.Hour)
 		must(w, w.q.Extend(w.Context(), 12*time.Hour, d.Token))
 		if left := w.fake.Messages("q")[0].Left; left > 7*time.Hour || left < 7*time.Hour-time.Minute {
 			w.Errorf("hidden for %v, want the rest of 12 h", left)
 		}
-		wait(7*time.Hour - 5*time.Second)
+		time.Sleep(7*time.Hour - 5*time.Second)
 		if err := queue.ErrorOf(w.q.Extend(w.Context(), time.Hour, d.Token), 0); err == nil || !strings.Contains(err.Error(), "12 h") {
 			w.Errorf("Extend at the end: %v", err)
 		}
@@ -255,7 +255,7 @@ func TestAgeAndLag(t *testing.T) {
 			if ds := w.receive(1, time.Minute); len(ds) > 0 {
 				w.Fatal("delivered before it is due")
 			}
-			wait(15 * time.Second)
+			time.Sleep(15 * time.Second)
 			d := w.one(time.Minute)
 			if d.Attempt != 1 || d.Lag.Round(time.Second) != 5*time.Second || d.Age.Round(time.Second) != 15*time.Second {
 				w.Errorf("attempt %d, lag %v, age %v, want 1, 5s, 15s", d.Attempt, d.Lag, d.Age)
@@ -263,7 +263,7 @@ func TestAgeAndLag(t *testing.T) {
 			if left := time.Until(d.Deadline); left > time.Minute || left < 58*time.Second {
 				w.Errorf("the deadline is in %v, want a minute, rather less", left)
 			}
-			wait(time.Minute + time.Second)
+			time.Sleep(time.Minute + time.Second)
 			if d = w.one(time.Minute); d.Attempt != 2 || d.Lag != 0 || d.Age.Round(time.Second) != 76*time.Second {
 				w.Errorf("attempt %d, lag %v, age %v, want 2, 0, 76s", d.Attempt, d.Lag, d.Age)
 			}

@@ -88,7 +88,7 @@ func TestRelayOutlastsAnOutage(t *testing.T) {
 		}
 		w.fake.SetFault(func(c sqsfake.Call) sqsfake.Fault { return sqsfake.Fault{Drop: true} })
 		worker := w.relaying(source)
-		wait(10 * time.Minute)
+		time.Sleep(10 * time.Minute)
 		if s := worker.Stats(); s.Done != 0 || s.Dead != 0 || s.Postponed < 100 || len(source.Jobs()) != 4 {
 			w.Errorf("after ten minutes: %+v, %d jobs at the source", s, len(source.Jobs()))
 		}
@@ -123,7 +123,7 @@ func TestRelayedAgain(t *testing.T) {
 				if errs := relay(w.Context(), []queue.Delivery{claim()}); errs != nil {
 					w.Fatal(errs)
 				}
-				wait(2 * time.Second)
+				time.Sleep(2 * time.Second)
 			}
 			if n := len(w.fake.Messages(tt.name)); n != tt.want {
 				w.Errorf("%s: %d messages, want %d", tt.name, n, tt.want)
@@ -165,7 +165,7 @@ func TestRelayIsStopped(t *testing.T) {
 		worker.Stop(ctx) // the handlers are cut off
 		close(never)
 		w.fake.SetFault(nil)
-		wait(time.Minute)
+		time.Sleep(time.Minute)
 		sent := len(w.fake.Messages("q"))
 		if done := int(worker.Stats().Done); done+len(source.Jobs()) != 50 || done > sent {
 			w.Errorf("%d done, %d at the source, %d sent", done, len(source.Jobs()), sent)

@@ -66,14 +66,21 @@ func (c *check) long() time.Duration {
 // eventually polls until cond holds.
 func (c *check) eventually(what string, cond func() bool) {
 	c.Helper()
-	if !c.until(cond) {
-		c.Fatalf("not within %v: %s", c.h.Patience, what)
+	c.within(c.h.Patience, what, cond)
+}
+
+func (c *check) within(d time.Duration, what string, cond func() bool) {
+	c.Helper()
+	if !c.before(time.Now().Add(d), cond) {
+		c.Fatalf("not within %v: %s", d, what)
 	}
 }
 
 // until is eventually for goroutines, which must not end the test.
-func (c *check) until(cond func() bool) bool {
-	for deadline := time.Now().Add(c.h.Patience); !cond(); {
+func (c *check) until(cond func() bool) bool { return c.before(time.Now().Add(c.h.Patience), cond) }
+
+func (c *check) before(deadline time.Time, cond func() bool) bool {
+	for !cond() {
 		if time.Now().After(deadline) {
 			return false
 		}
@@ -97,6 +104,29 @@ func (c *check) longer(try func(lease time.Duration) bool) {
 		lease *= 2
 	}
 	c.Fatalf("over before %v, however long it was meant to last", lease)
+}
+
+// stalls asks the queue for its numbers again and again, beside what is checked. The
+// returned function ends that, and says how long it took at most from when a question was
+// due to its answer: as long as the machine, or the service, kept everybody waiting.
+func (c *check) stalls() (worst func() time.Duration) {
+	const every = 10 * time.Millisecond
+	over, longest := make(chan struct{}), make(chan time.Duration, 1)
+	go func() {
+		most := time.Duration(0)
+		for {
+			due := time.Now().Add(every)
+			select {
+			case <-time.After(every):
+				c.a.Stats(context.Background()) // how long it takes is all
+				most = max(most, time.Since(due))
+			case <-over:
+				longest <- most
+				return
+			}
+		}
+	}()
+	return func() time.Duration { close(over); return <-longest }
 }
 
 func (c *check) ok(what string, err error) {

@@ -38,7 +38,7 @@ type Harness struct {
 	// for SQS. Tests wait for a few of them.
 	Lease time.Duration
 	// Patience is how long the suite waits for what must happen before it says that it
-	// did not. Default: the longest of 10 s, 10 Leases and 2 s more than Wait.
+	// did not. Default: the longest of 30 s, 30 Leases and 2 s more than Wait: some jobs need several.
 	Patience time.Duration
 	// Wait is how long a Receive waits in the tests. Default: the longer of Lease and 1 s,
 	// at most Caps.MaxWait. Where a request that is under way cannot be called back, Stop
@@ -76,7 +76,7 @@ func Run(t *testing.T, h Harness) {
 		h.Wait = max(h.Lease, time.Second)
 	}
 	if h.Patience == 0 {
-		h.Patience = max(10*time.Second, 10*h.Lease, h.Wait+2*time.Second)
+		h.Patience = max(30*time.Second, 30*h.Lease, h.Wait+2*time.Second)
 	}
 	for _, tt := range disturbing {
 		t.Run(tt.name, func(t *testing.T) { tt.run(newCheck(t, &h)) })

@@ -43,25 +43,37 @@ var working = []test{
 	{"WorkerKeepsALongJob", func(c *check) {
 		// A handler that takes more than three leases, and jobs that wait in the worker
 		// meanwhile: one delivery of each, though a second worker looks for them.
-		lease := max(c.h.Lease, 300*time.Millisecond)
-		var calls atomic.Int64
-		handler := func(context.Context, queue.Delivery) error {
-			calls.Add(1)
-			<-time.After(3*lease + lease/2)
-			return nil
-		}
-		o := queue.WorkerOptions{Handlers: map[string]queue.Handler{"k": {Job: handler}}, Lease: lease, Concurrency: 2, Batch: 4}
-		if c.caps.MaxBatch > 0 {
-			o.Batch = min(o.Batch, c.caps.MaxBatch)
-		}
-		c.a.enqueue(job("k"), job("k"), job("k"), job("k"))
-		w, other := c.worker(o), c.worker(o)
-		c.eventually("all are done", func() bool { return w.Stats().Done+other.Stats().Done >= 4 })
-		c.stop(w, other)
-		if calls.Load() != 4 {
-			c.Errorf("%d calls for 4 jobs", calls.Load())
-		}
-		c.a.drained()
+		//
+		// A worker extends a lease when a third of it is over. If the machine keeps everybody
+		// waiting for as long again, leases may end: then longer ones are tried.
+		c.longer(func(lease time.Duration) bool {
+			lease = max(lease, 300*time.Millisecond)
+			var calls atomic.Int64
+			handler := func(context.Context, queue.Delivery) error {
+				calls.Add(1)
+				<-time.After(3*lease + lease/2)
+				return nil
+			}
+			o := queue.WorkerOptions{Handlers: map[string]queue.Handler{"k": {Job: handler}}, Lease: lease, Concurrency: 2, Batch: 4}
+			if c.caps.MaxBatch > 0 {
+				o.Batch = min(o.Batch, c.caps.MaxBatch)
+			}
+			stalled := c.stalls()
+			c.a.enqueue(job("k"), job("k"), job("k"), job("k"))
+			w, other := c.worker(o), c.worker(o)
+			c.within(c.h.Patience+8*lease, "all are done", func() bool { return w.Stats().Done+other.Stats().Done >= 4 })
+			c.stop(w, other)
+			worst := stalled()
+			c.a.drained()
+			if calls.Load() == 4 {
+				return true
+			}
+			if worst < lease/3 {
+				c.Errorf("%d calls for 4 jobs, with leases of %v; the machine kept nobody waiting for longer than %v", calls.Load(), lease, worst)
+				return true
+			}
+			return false
+		})
 	}},
 	{"WorkerBuriesPoison", func(c *check) {
 		var calls atomic.Int64

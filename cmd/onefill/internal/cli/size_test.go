@@ -123,7 +123,7 @@ type sizePolicy struct {
 func sizeJSON(t *testing.T, stdin io.Reader, args ...string) sizeResult {
 	t.Helper()
 	var out, errs bytes.Buffer
-	if code := Run(t.Context(), append([]string{"size", "--json"}, args...), stdin, &out, &errs); code != exitOK || errs.Len() > 0 {
+	if code := Run(t.Context(), append([]string{"size", "--json"}, args...), stdin, &out, &errs); code != exitOK || notProgress(errs.String()) != "" {
 		t.Fatalf("exit code %d, stderr %q", code, errs.String())
 	}
 	var res sizeResult

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,15 +147,18 @@ func (a *app) followed(t *testing.T) {
 
 func TestWatchShowsGroups(t *testing.T) {
 	a := startApp(t)
-	c := begin(t, "watch", "--app", a.server.URL, "--count", "2")
+	c := begin(t, "watch", "--app", a.server.URL)
 	a.followed(t)
 	a.herd(t, 12, "k\x1b[2J")
 	a.herd(t, 1, "broken")
+	c.says(t, "table\n")
+	c.stop()
 	code, stdout, stderr := c.end(t)
-	if code != exitOK || stderr != "" {
+	if code != exitInterrupted || stderr != "onefill: interrupted\n" {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
-	got := strings.Split(stdout, "\n")
+	// Where the machine is so busy that a herd takes more than a second, it is shown before, too.
+	got := slices.DeleteFunc(strings.Split(stdout, "\n"), func(line string) bool { return strings.HasSuffix(line, "  loading") })
 	if len(got) != 3 {
 		t.Fatalf("%q", stdout)
 	}
@@ -178,7 +182,9 @@ func TestWatchJSONAndFilters(t *testing.T) {
 	a.herd(t, 3, "b")
 	code, stdout, _ := c.end(t)
 	line := read[watchLine](t, stdout)
-	if code != exitOK || line.Key != "b" || line.Callers != 3 || line.Loads != 1 || line.Outcome != watch.Loaded || line.App == "" {
+	// On a busy machine the herd may take so long that it is shown while it goes on.
+	whole := line.Outcome == watch.Loaded && line.Callers == 3 && line.Loads == 1 || line.Outcome == watch.Loading && line.TookMS >= 1000
+	if code != exitOK || line.Key != "b" || !whole || line.App == "" {
 		t.Errorf("exit code %d, %+v", code, line)
 	}
 }

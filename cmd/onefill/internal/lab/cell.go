@@ -22,8 +22,11 @@ type cell struct {
 	waves []Wave // of S7
 	// unmeasured loads were made before what is measured began.
 	unmeasured int
-	outage     *outage // of a scenario with traffic
-	commit     *Commit // of the scenario of that name
+	// missTook is what a process needs for a miss whose load takes no time, at most, while
+	// nothing is wrong: S7's measure of how busy the machine is.
+	missTook time.Duration
+	outage   *outage // of a scenario with traffic
+	commit   *Commit // of the scenario of that name
 
 	before map[string]int64 // commands that the store had executed
 	began  time.Time

@@ -100,8 +100,10 @@ func demandServed(c *cell) []string {
 		d.that(w.Loads <= allowed, "%s: %d loads instead of at most %d", waveName[w.Phase], w.Loads, allowed)
 		d.that(w.Calls.Failed == 0, "%s: %d callers got no answer: %s", waveName[w.Phase], w.Calls.Failed, summary(phaseOf(c.calls, w.Phase)))
 		// Beside the load there is what the store is given to answer, and the scheduler of a
-		// busy machine. The other waves have nothing to wait for.
-		longest := milliseconds(storeTimeout + 250*time.Millisecond)
+		// busy machine: what each caller of a process would need one after the other if
+		// nothing took time. The other waves have nothing to wait for.
+		slow := time.Duration((c.run.cfg.Callers+processes-1)/processes) * c.missTook
+		longest := milliseconds(storeTimeout + 250*time.Millisecond + slow)
 		if w.Phase == phaseHerd {
 			longest += milliseconds(c.run.cfg.Load)
 		}

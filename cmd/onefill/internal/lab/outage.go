@@ -269,7 +269,7 @@ func (o *outage) measure(clockOffset time.Duration) {
 		}
 	}
 	out.MaxInFlight = atOnce(o.ops, at(o.began), at(o.ended))
-	if unleased := from.Add(o.unleased()); unleased.Before(o.until) {
+	if unleased := from.Add(o.unleased(at(from))); unleased.Before(o.until) {
 		out.MaxInFlightDown = atOnce(o.ops, at(unleased), at(o.until))
 	}
 	if took, ok := out.Series.recovery(out.Before, o.back.Sub(o.began)); ok {
@@ -291,8 +291,18 @@ func (o *outage) window() (from, to time.Time) {
 }
 
 // unleased is how long after the harm a load may go on that had its lease from before:
-// one that was waiting for a place, then its own time, and a little for the scheduler.
-func (o *outage) unleased() time.Duration { return 3*o.size.load + 100*time.Millisecond }
+// one that was waiting for a place, then its own time, and a little for the scheduler. On
+// a busy machine a load takes as long as the slowest that had begun before the harm, by
+// the database's clock.
+func (o *outage) unleased(harm time.Time) time.Duration {
+	slowest := o.size.load
+	for _, op := range o.ops {
+		if op.StartUS < harm.UnixMicro() {
+			slowest = max(slowest, time.Duration(op.EndUS-op.StartUS)*time.Microsecond)
+		}
+	}
+	return 3*slowest + 100*time.Millisecond
+}
 
 // waits are the median, the 99th percentile and the longest, in milliseconds.
 func waits(calls []Call) (p50, p99, longest float64) {

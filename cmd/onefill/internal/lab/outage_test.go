@@ -35,6 +35,13 @@ func TestDemandServed(t *testing.T) {
 			expectDemand(t, c, tt.says)
 		})
 	}
+	for wait, says := range map[float64]string{760: "", 1160: "the first callers: callers waited 1160 ms"} { // 12 callers of 3 processes
+		c := testCell(t, "S7", ModeOnefill)
+		most := 3
+		c.res.Waves, c.res.MaxInFlight = held(), &most
+		c.res.Waves[0].P99MS, c.missTook = wait, 100*time.Millisecond // a busy machine
+		expectDemand(t, c, says)
+	}
 }
 
 func TestDemandBounded(t *testing.T) {

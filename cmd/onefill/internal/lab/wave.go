@@ -54,9 +54,11 @@ func (c *cell) learnKnown(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if got := r.Calls[0]; got.Kind != KindValue {
+		got := r.Calls[0]
+		if got.Kind != KindValue {
 			return fmt.Errorf("read the known row: %s", got.Error)
 		}
+		c.missTook = max(c.missTook, got.Wait())
 	}
 	n, err := c.run.origin.Count(ctx, c.knownKey())
 	if err != nil {
