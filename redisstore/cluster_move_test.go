@@ -105,6 +105,9 @@ func TestDeadNodeOfACluster(t *testing.T) {
 				}
 			}
 			eventually(t, "told of the replacement", func() error {
+				if _, err := r.Get(briefly(t), dead[0]); err != nil { // a client of the user's is looked at with the operations
+					return err
+				}
 				if r.replacements() == 0 {
 					return errors.New("not yet")
 				}

@@ -160,7 +160,7 @@ func TestMinimalACLInACluster(t *testing.T) {
 			}
 		}
 	}
-	allow(append(strings.Fields(minimalACL), "on", ">secret", "+cluster|slots")...)
+	allow(append(strings.Fields(minimalACL), "on", ">secret", "+cluster|slots", "+cluster|shards")...)
 	url := "redis://cache:secret@" + c[0].Primary.Addr() + "?addr=" + c[1].Primary.Addr()
 	keys := []string{ownedBy(t, c[0].Primary, "n", 0), ownedBy(t, c[1].Primary, "n", 0)}
 	for _, rights := range []string{"-cluster|nodes", "+cluster|nodes"} {

@@ -133,12 +133,16 @@ func factRig(t *testing.T, tracking []string) (tracked, other *peer, value, leas
 	return dialPeer(t, addr, tracking...), dialPeer(t, addr), key, key + "L"
 }
 
-func TestFactReadInScriptArmsAllDeclaredKeys(t *testing.T) {
+// Redis 7.0 and 7.1 arm all keys that are declared, later ones and Valkey only those that
+// are read.
+func TestFactReadInScriptArmsWhatItReads(t *testing.T) {
 	for _, read := range []string{"GET", "EXISTS"} {
 		p, other, v, l := factRig(t, plain)
 		p.eval("redis.call('"+read+"', KEYS[2])", v, l)
 		other.do("SET", v, "1")
-		p.wantPushes(read, ">["+v+"]")
+		if got := p.pushes(); len(got) > 0 && !slices.Equal(got, []string{">[" + v + "]"}) {
+			t.Fatalf("%s: pushes %q", read, got)
+		}
 		other.do("SET", l, "1")
 		p.wantPushes(read, ">["+l+"]")
 		other.do("SET", l, "2")
@@ -171,7 +175,9 @@ func TestFactWinnerIsNotArmedOnItsLease(t *testing.T) {
 	const acquire = "redis.call('GET', KEYS[1]) redis.call('SET', KEYS[2], 'x', 'NX', 'PX', 60000)"
 	p, other, v, l := factRig(t, plain)
 	p.eval(acquire, v, l)
-	p.wantPushes("the own SET", ">["+l+"]")
+	if got := p.pushes(); len(got) > 0 && !slices.Equal(got, []string{">[" + l + "]"}) { // Redis 7.0: see above
+		t.Fatalf("the own SET: pushes %q", got)
+	}
 	other.do("DEL", l)
 	p.wantPushes("the lease's end")
 	other.do("SET", v, "")
@@ -298,7 +304,9 @@ func TestFactRefusedFillArmsAndPushesNothing(t *testing.T) {
 	p.wantPushes("refused")
 	other.do("SET", v, "1")
 	other.do("SET", l, "1")
-	p.wantPushes("armed on both", ">["+v+"]", ">["+l+"]")
+	if got := p.pushes(); len(got) == 0 || got[len(got)-1] != ">["+l+"]" { // Redis 7.0: on the value, too
+		t.Fatalf("armed on the lease: pushes %q", got)
+	}
 }
 
 func TestFactFlushAndExpiryPush(t *testing.T) {

@@ -23,8 +23,8 @@ func wantError(t testing.TB, err error, op string, unavailable bool, substrings 
 	if !errors.As(err, &typed) {
 		t.Fatalf("error %v (%T), want a *store.Error", err, err)
 	}
-	if typed.Op != op || typed.Service != "redis" || typed.Addr == "" {
-		t.Errorf("service %q at %q, operation %q; want redis, an address, %q", typed.Service, typed.Addr, typed.Op, op)
+	if typed.Op != op || typed.Service != "redis" && typed.Service != "valkey" || typed.Addr == "" {
+		t.Errorf("service %q at %q, operation %q; want redis or valkey, an address, %q", typed.Service, typed.Addr, typed.Op, op)
 	}
 	if errors.Is(err, store.ErrUnavailable) != unavailable {
 		t.Errorf("unavailable = %v, want %v: %v", !unavailable, unavailable, err)

@@ -38,7 +38,7 @@ func readIdentity(server, replication string) identity {
 		replID:   infoField(replication, "master_replid"),
 		promoted: second != "" && second != noReplID,
 		replica:  infoField(replication, "role") == "slave",
-		cluster:  infoField(server, "redis_mode") == "cluster",
+		cluster:  infoField(server, "redis_mode") == "cluster" || infoField(server, "server_mode") == "cluster", // of Redis, of Valkey
 	}
 }
 

@@ -3,14 +3,16 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
 
-// The replies as Redis 7.0 and Valkey 8 give them, shortened.
+// The replies as Redis 7.0.15 and Valkey 8.0.1 give them, shortened.
 func TestReadIdentity(t *testing.T) {
 	const server = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nprocess_id:1\r\nrun_id:aaaa\r\ntcp_port:6379\r\n"
-	const cluster = "# Server\r\nvalkey_version:8.0.1\r\nserver_mode:cluster\r\nredis_mode:cluster\r\nrun_id:bbbb\r\n"
+	const valkey = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\nserver_mode:cluster\r\nrun_id:bbbb\r\n"
+	cluster := strings.Replace(server, "standalone", "cluster", 1)
 	replication := func(role, second string) string {
 		return "# Replication\r\nrole:" + role + "\r\nconnected_slaves:0\r\nmaster_replid:1111\r\nmaster_replid2:" + second + "\r\nmaster_repl_offset:0\r\n"
 	}
@@ -20,7 +22,8 @@ func TestReadIdentity(t *testing.T) {
 	}{
 		{server, replication("master", noReplID), identity{runID: "aaaa", replID: "1111"}},
 		{server, replication("slave", noReplID), identity{runID: "aaaa", replID: "1111", replica: true}},
-		{cluster, replication("master", "2222"), identity{runID: "bbbb", replID: "1111", promoted: true, cluster: true}},
+		{cluster, replication("master", "2222"), identity{runID: "aaaa", replID: "1111", promoted: true, cluster: true}},
+		{valkey, replication("master", noReplID), identity{runID: "bbbb", replID: "1111", cluster: true}},
 		{"", "", identity{}},
 		{"ok", "role", identity{}},
 	} {

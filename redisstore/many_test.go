@@ -51,7 +51,7 @@ func TestGetManyInACluster(t *testing.T) {
 	for _, rights := range []string{"-cluster|nodes", "+cluster|nodes"} {
 		for _, couple := range c {
 			for _, s := range []*servers.Server{couple.Primary, couple.Replica} {
-				if got := sayTo(t, s.Addr(), append([]string{"ACL", "SETUSER", "cache"}, append(strings.Fields(minimalACL), "on", ">secret", "+cluster|slots", rights)...)...); got != "OK" {
+				if got := sayTo(t, s.Addr(), append([]string{"ACL", "SETUSER", "cache"}, append(strings.Fields(minimalACL), "on", ">secret", "+cluster|slots", "+cluster|shards", rights)...)...); got != "OK" {
 					t.Fatal(got)
 				}
 			}

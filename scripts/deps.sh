@@ -18,7 +18,7 @@ can_install() { have apt-get && { ((EUID == 0)) || { have sudo && sudo -n true 2
 programs=() packages=()
 need() { programs+=("$1") packages+=("$2"); }
 if [[ ${ONEFILL_SKIP_SERVERS:-} != 1 ]]; then
-  have redis-server || need redis-server redis-server
+  have redis-server || have valkey-server || need redis-server redis-server
   have memcached || need memcached memcached
   have_postgres || need postgres postgresql
   have pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || ! can_install || need pgbouncer pgbouncer

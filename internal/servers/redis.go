@@ -18,7 +18,7 @@ import (
 // RedisOptions change how Redis is started. The zero value is a server without
 // password and without persistence.
 type RedisOptions struct {
-	// Program replaces redis-server, for Valkey.
+	// Program replaces what RedisProgram finds.
 	Program string
 	// Args are added to the command line: "--maxmemory", "10mb", ...
 	Args []string
@@ -34,15 +34,25 @@ type RedisOptions struct {
 
 // Redis starts a private Redis. If dir is empty, a temporary directory is made.
 func Redis(ctx context.Context, dir string, opts RedisOptions) (*Server, error) {
-	program := opts.Program
-	if program == "" {
-		program = "redis-server"
+	path, err := RedisProgram()
+	if opts.Program != "" {
+		path, err = find(opts.Program, "redis-server")
 	}
-	path, err := find(program, "redis-server")
 	if err != nil {
 		return nil, err
 	}
 	return launch(ctx, dir, &redis{path: path, opts: opts})
+}
+
+// RedisProgram is the path of redis-server, or of valkey-server where there is no other.
+func RedisProgram() (string, error) {
+	path, err := find("redis-server", "redis-server")
+	if err != nil {
+		if valkey, e := find("valkey-server", "valkey-server"); e == nil {
+			return valkey, nil
+		}
+	}
+	return path, err
 }
 
 type redis struct {

@@ -13,10 +13,11 @@ import (
 	"io/fs"
 	"mime"
 	"net/http"
-	"os/exec"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/onefill/onefill/internal/servers"
 )
 
 // The stores that a page can be on.
@@ -111,7 +112,7 @@ func (h *Handler) checkStore() error {
 	case o.Store == StoreMemory && o.RedisURL != "":
 		return badOption("RedisURL", "excludes the store %q", o.Store)
 	case o.Store == StoreRedis && o.RedisURL == "":
-		if _, err := exec.LookPath("redis-server"); err != nil {
+		if _, err := servers.RedisProgram(); err != nil {
 			return badOption("Store", "redis-server is not on PATH: install Redis, give the URL of one, or use the store %q", StoreMemory)
 		}
 	case o.RedisURL != "":
