@@ -33,6 +33,20 @@ func TestScaleRedis(t *testing.T) {
 	t.Run("bus", scaleBus)
 }
 
+// pageRedis is a server of the kind that docs/scale.md computes with. From Redis 7.2 on, and
+// in Valkey, scripts arm fewer keys and values take less.
+func pageRedis(t *testing.T) *servers.Server {
+	server := servertest.Redis(t, servers.RedisOptions{})
+	var major, minor int
+	if _, err := fmt.Sscanf(server.Version(), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if major > 7 || major == 7 && minor >= 2 {
+		t.Skipf("SKIPPED: docs/scale.md computes with Redis 7.0, this is %s", server.Version())
+	}
+	return server
+}
+
 // info is one number of INFO.
 func (a *admin) info(section, field string) float64 {
 	a.t.Helper()
@@ -98,7 +112,7 @@ func scaleMemory(t *testing.T) {
 			return err
 		}},
 	} {
-		server := servertest.Redis(t, servers.RedisOptions{})
+		server := pageRedis(t)
 		admin := adminOf(t, server)
 		sessions, _ := trackedSessions(t, server, 1, name)
 		must(t, c.make(sessions[0]))
@@ -154,7 +168,7 @@ func tracked(t *testing.T, server *servers.Server, heard *atomic.Int64) *redisst
 // pays for its own socket calls.
 func scaleCommands(t *testing.T) {
 	const procs, each, name = 16, 400, "users"
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	before := admin.info("clients", "connected_clients")
 	sessions, heard := trackedSessions(t, server, procs, name)
@@ -236,7 +250,7 @@ func scaleCommands(t *testing.T) {
 // scaleTracking: the table holds, for each key, the connections that have read it.
 func scaleTracking(t *testing.T) {
 	const keys, name = 20_000, "users"
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	admin.do("CONFIG", "SET", "tracking-table-max-keys", "0") // no limit
 
@@ -359,7 +373,7 @@ func arm(t *testing.T, client rueidis.Client, name string, n int) {
 // scalePushes: what an invalidation costs more for each process that has read the key.
 func scalePushes(t *testing.T) {
 	const procs, keys, name = 200, 100, "users"
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	var heard atomic.Int64
 	for range procs {
@@ -384,7 +398,7 @@ func scalePushes(t *testing.T) {
 func scaleTags(t *testing.T) {
 	const procs, rounds, name, keep = 50, 40, "users", time.Hour
 	ctx := context.Background()
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	sessions, heard := trackedSessions(t, server, procs, name)
 	every := func(do func(store.Tagger) error) {
@@ -423,7 +437,7 @@ func scaleTags(t *testing.T) {
 // scaleBus: a message to each subscriber, whatever the subscriber has read.
 func scaleBus(t *testing.T) {
 	const procs, messages, name = 100, 100, "users"
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	before := admin.info("clients", "connected_clients")
 	messenger, err := redisstore.OpenBus(server.URL())

@@ -15,7 +15,6 @@ import (
 
 	"github.com/onefill/onefill"
 	"github.com/onefill/onefill/internal/servers"
-	"github.com/onefill/onefill/internal/servers/servertest"
 	"github.com/onefill/onefill/redisstore"
 )
 
@@ -78,7 +77,7 @@ func compareFleet(t *testing.T, p plan) {
 // runFleet returns what differs.
 func runFleet(t *testing.T, p plan, tolerance float64) (wrong []string) {
 	const warmUp, measured = 2500 * time.Millisecond, 6 * time.Second
-	server := servertest.Redis(t, servers.RedisOptions{})
+	server := pageRedis(t)
 	admin := adminOf(t, server)
 	f := newScaleFleet(t, server, p)
 	defer f.stop()
