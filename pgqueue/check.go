@@ -45,7 +45,7 @@ func (q *Queue) checkServer(ctx context.Context) error {
 	case r.text(1) != "UTF8":
 		return fmt.Errorf("%w: the database's encoding is %s, UTF8 is needed", errUnfit, r[1])
 	case r.bool(2):
-		return fmt.Errorf("%w: the server is a standby, the queue needs the primary", errUnfit)
+		return errStandby
 	case r.bool(4) && !r.bool(5):
 		return fmt.Errorf(`%w: role %s may not use schema %s: GRANT USAGE ON SCHEMA "%s" TO "%s"`, errUnfit, role, q.opts.schema, q.opts.schema, role)
 	case !slices.Contains(tables, "jobs_migrations") && !slices.Contains(tables, "jobs"):
@@ -86,5 +86,8 @@ func (q *Queue) version(ctx context.Context) (int, error) {
 	return int(n), err
 }
 
-// errUnfit is wrapped by what Check finds.
-var errUnfit = errors.New("the queue is not fit for use")
+// errUnfit is wrapped by what Check finds: an answer. A standby alone may become fit by itself.
+var (
+	errUnfit   = errors.New("the queue is not fit for use")
+	errStandby = fmt.Errorf("%w: the server is a standby, the queue needs the primary", errUnfit)
+)

@@ -28,7 +28,9 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 
 	t.Run("no tables", func(t *testing.T) {
 		q := open(t, url, Schema("no tables"))
-		contains(t, q.Check(t.Context()), "postgres at 127.0.0.1:", "/postgres: check: ", "onefill migrate up --schema no tables")
+		err := q.Check(t.Context())
+		contains(t, err, "postgres at 127.0.0.1:", "/postgres: check: ", "onefill migrate up --schema no tables")
+		answered(t, err)
 		for _, op := range []func() error{
 			func() error { _, err := q.Enqueue(t.Context(), queue.Job{Kind: "k"}); return err },
 			func() error {
@@ -39,11 +41,10 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 		} {
 			err := op()
 			contains(t, err, "onefill migrate up --schema no tables")
-			if errors.Is(err, queue.ErrUnavailable) {
-				t.Errorf("%v: the server has answered", err)
-			}
+			answered(t, err)
 		}
-		w, err := queue.NewWorker(queue.WorkerOptions{Queue: q, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error { return nil }}}})
+		// The queue is not down, so no worker starts on it and waits for ever.
+		w, err := queue.NewWorker(queue.WorkerOptions{Queue: q, AllowQueueDown: true, Handlers: map[string]queue.Handler{"k": {Job: func(context.Context, queue.Delivery) error { return nil }}}})
 		ok(t, err)
 		contains(t, w.Start(t.Context()), "onefill migrate up --schema no tables")
 	})
@@ -51,8 +52,10 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 		q := opened(t)
 		for _, version := range []string{"0", "7"} {
 			q.run(t, "UPDATE {schema}.jobs_migrations SET version = $1::text::int", version)
-			contains(t, q.Check(t.Context()), "have version "+version, "version "+strconv.Itoa(latest()),
+			err := q.Check(t.Context())
+			contains(t, err, "have version "+version, "version "+strconv.Itoa(latest()),
 				map[string]string{"0": "onefill migrate up", "7": "update the program"}[version])
+			answered(t, err)
 		}
 		_, err := q.MigrateUp(t.Context())
 		contains(t, err, "have version 7", "knows version "+strconv.Itoa(latest()))
@@ -73,8 +76,10 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 		q := open(t, strings.Replace(url, "postgres@", "app@", 1), Schema("rights"))
 		contains(t, q.Check(t.Context()), "role app may not use schema rights", "GRANT USAGE")
 		exec(`GRANT USAGE ON SCHEMA rights TO app; GRANT SELECT ON rights.jobs, rights.jobs_migrations TO app`)
-		contains(t, q.Check(t.Context()), "DELETE on jobs", "INSERT on jobs, ", "SELECT on jobs_dead", "UPDATE on jobs", "USAGE on jobs_id_seq")
-		_, err := q.Receive(t.Context(), queue.Request{Max: 1, Lease: time.Minute})
+		err := q.Check(t.Context())
+		contains(t, err, "DELETE on jobs", "INSERT on jobs, ", "SELECT on jobs_dead", "UPDATE on jobs", "USAGE on jobs_id_seq")
+		answered(t, err)
+		_, err = q.Receive(t.Context(), queue.Request{Max: 1, Lease: time.Minute})
 		contains(t, err, "permission denied", "Check lists the rights")
 		exec(`GRANT INSERT ON rights.jobs TO app; GRANT USAGE ON SEQUENCE rights.jobs_id_seq TO app`)
 		q.enqueued(t, queue.Job{Kind: "k"}) // that is all that a writer needs
@@ -84,6 +89,21 @@ func TestCheckSaysWhatToDo(t *testing.T) {
 		_, err = q.MigrateDown(t.Context(), true)
 		contains(t, err, "must be owner")
 	})
+}
+
+func answered(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, queue.ErrUnavailable) {
+		t.Errorf("%v is unavailable, want an answer", err)
+	}
+}
+
+// A standby is told from a queue that is not fit: the next failover may make it a primary.
+func TestStandbyIsUnavailable(t *testing.T) {
+	q := &Queue{}
+	if err := q.fail("check", errStandby); !errors.Is(err, queue.ErrUnavailable) || !errors.Is(err, errUnfit) {
+		t.Errorf("%v, want an unavailable one", err)
+	}
 }
 
 // Servers that cannot be reached, and those that refuse.

@@ -24,6 +24,9 @@ func (q *Queue) ListDead(ctx context.Context, query queue.DeadQuery) ([]queue.De
 	if _, ok := parseID(query.ID); query.ID != "" && !ok {
 		return nil, nil // nobody has this name
 	}
+	if queue.ErrorText(query.Kind) != query.Kind || queue.ErrorText(query.Key) != query.Key {
+		return nil, nil // no text of PostgreSQL's, and so no job's
+	}
 	page := query.Max
 	if page <= 0 || page > maxPage {
 		page = maxPage

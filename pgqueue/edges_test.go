@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onefill/onefill/queue"
 )
@@ -63,6 +64,8 @@ func TestTransactionsThatCannot(t *testing.T) {
 			t.Errorf("%s: the advice is wrong", name)
 		}
 	}
+	check("sql, nil", (*sql.Tx)(nil))
+	check("pgx, nil", (*pgxpool.Tx)(nil))
 	p, err := q.pool.Begin(t.Context())
 	ok(t, err)
 	ok(t, p.Commit(t.Context()))
@@ -89,6 +92,24 @@ func TestTransactionsThatCannot(t *testing.T) {
 	s.Exec("SELECT 1/0")
 	check("sql, aborted", s)
 	s.Rollback()
+}
+
+// What no job can be called has no dead letters, and a page after no letter is no outage.
+func TestDeadLettersOfNobody(t *testing.T) {
+	t.Parallel()
+	q := opened(t)
+	for _, query := range []queue.DeadQuery{{Kind: "\x00"}, {Key: "\xff"}} {
+		letters, err := q.ListDead(t.Context(), query)
+		ok(t, err)
+		if len(letters) != 0 {
+			t.Errorf("%+v: %+v", query, letters)
+		}
+	}
+	_, err := q.ListDead(t.Context(), queue.DeadQuery{After: "nobody"})
+	if !errors.Is(err, queue.ErrUnknown) {
+		t.Errorf("%v, want ErrUnknown", err)
+	}
+	answered(t, err)
 }
 
 // Of jobs that were added before the call failed the caller hears that, and has no

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,22 @@ func TestInsertedByHand(t *testing.T) {
 	ds := q.received(t, 10, time.Minute)
 	if len(ds) != 2 || ds[0].Kind != "mail" || ds[0].DedupeKey == "" || ds[0].DedupeKey == ds[1].DedupeKey || ds[0].Key != "" || ds[0].Version != 0 {
 		t.Errorf("delivered %+v", ds)
+	}
+}
+
+// A job whose run_at is another program's zero time has been due for longer than a
+// time.Duration can say.
+func TestDueForAges(t *testing.T) {
+	t.Parallel()
+	q := opened(t)
+	q.run(t, "INSERT INTO {schema}.jobs (kind, run_at) VALUES ('k', '0001-01-01')")
+	s, err := q.Stats(t.Context())
+	ok(t, err)
+	if most := math.MaxInt64 / time.Microsecond * time.Microsecond; s.Lag != most {
+		t.Errorf("a lag of %v in Stats, want the most there is", s.Lag)
+	}
+	if d := q.one(t); d.Lag != s.Lag {
+		t.Errorf("a lag of %v, in Stats %v", d.Lag, s.Lag)
 	}
 }
 

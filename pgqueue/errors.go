@@ -78,8 +78,13 @@ func (q *Queue) command(direction string) string {
 // unavailable says whether an error means that the server could not be asked or has not
 // answered in time, as opposed to an answer that is an error.
 func unavailable(err error) bool {
-	if errors.Is(err, queue.ErrInvalid) || errors.Is(err, errAnswer) {
-		return false
+	if errors.Is(err, errStandby) {
+		return true // as for the calls that a standby refuses: the primary is not there
+	}
+	for _, answer := range []error{queue.ErrInvalid, queue.ErrUnknown, errAnswer, errUnfit, ErrJobsLeft} {
+		if errors.Is(err, answer) {
+			return false
+		}
 	}
 	if code := sqlState(err); code != "" {
 		if code == invalidCatalogName || strings.HasPrefix(code, invalidAuthorization) {

@@ -38,6 +38,7 @@ func TestMigrateUpAndDown(t *testing.T) {
 		if !errors.Is(err, ErrJobsLeft) {
 			t.Errorf("down with jobs: %v", err)
 		}
+		answered(t, err)
 		contains(t, err, "1 jobs and 1 dead letters", "onefill migrate down --schema "+q.opts.schema+" --force")
 		ok(t, q.Check(t.Context()))
 		reverted, err := q.MigrateDown(t.Context(), true)

@@ -33,12 +33,14 @@ func (q *Queue) settling(sql string, args ...string) stmt {
 	return stmt{sql: sql, args: args, formats: []int16{asBinary, asBinary}}
 }
 
+const opExtend = "extend"
+
 // Extend implements queue.Queue.
 func (q *Queue) Extend(ctx context.Context, lease time.Duration, tokens ...queue.Token) error {
 	if err := q.Caps().CheckLease(lease); err != nil {
-		return q.fail("extend", err)
+		return q.fail(opExtend, err)
 	}
-	return q.byToken(ctx, "extend", tokens, func(cs []claim, _ []int) []stmt {
+	return q.byToken(ctx, opExtend, tokens, func(cs []claim, _ []int) []stmt {
 		return []stmt{q.settling(q.sql.extend, append(arrays(cs), text(micros(lease)))...)}
 	})
 }
@@ -99,14 +101,15 @@ func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, bu
 	return q.split(ctx, op, len(tokens), func(from, to int, errs queue.Errors) error {
 		cs, of := make([]claim, 0, to-from), make([]int, 0, to-from)
 		open := make(map[claim]int, to-from)
+		var twins [][2]int // an entry, and the first one of the same claim
 		for i := from; i < to; i++ {
 			c, ok := parseToken(tokens[i])
 			if !ok {
 				errs[i] = queue.ErrUnknown
 				continue
 			}
-			if _, twice := open[c]; twice { // the first one ends it
-				errs[i] = queue.ErrLeaseLost
+			if first, twice := open[c]; twice {
+				twins = append(twins, [2]int{i, first})
 				continue
 			}
 			open[c] = i
@@ -129,6 +132,12 @@ func (q *Queue) byToken(ctx context.Context, op string, tokens []queue.Token, bu
 		}
 		for _, i := range open {
 			errs[i] = queue.ErrLeaseLost
+		}
+		for _, t := range twins {
+			errs[t[0]] = queue.ErrLeaseLost // the first one has ended it
+			if op == opExtend {
+				errs[t[0]] = errs[t[1]]
+			}
 		}
 		return nil
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/onefill/onefill/queue"
 )
@@ -35,7 +34,7 @@ func (q *Queue) stats(ctx context.Context) (s queue.Stats, err error) {
 	if err := results[0][0].ints(map[int]*int64{0: &s.Ready, 1: &s.NotReady, 2: &s.Dead, 3: &lag}); err != nil {
 		return s, err
 	}
-	s.Lag = max(time.Duration(lag), 0) * time.Microsecond
+	s.Lag = age(lag, 0)
 	for n, from := range map[*int64]string{
 		&s.Ready:    "jobs WHERE run_at <= now()",
 		&s.NotReady: "jobs WHERE run_at > now()",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 
@@ -64,6 +65,9 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx Tx, jobs ...queue.Job) ([]stri
 type ask func(ctx context.Context, s stmt) ([]row, error)
 
 func asker(tx Tx) (ask, error) {
+	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() { // Begin has failed, and nobody has looked
+		return nil, fmt.Errorf("%w transaction: a nil %T", queue.ErrInvalid, tx)
+	}
 	// Types that embed a *sql.Tx have its methods. Commit tells them from a pool.
 	type sqlTx interface {
 		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -317,9 +317,10 @@ func (w *Worker) begin(base context.Context) error {
 // queue cannot be called back it ends by itself, at most Wait later, and what it brings
 // is given back, since jobs of a cancelled one would be nobody's until their lease ends.
 //
-// When ctx ends before that, the contexts of the handlers end, and Stop returns an error
-// if they have not returned, and the queue has not heard of it, a second later. They are
-// still looked after in the background as long as the process lives.
+// When ctx ends before that, the contexts of the handlers end, and that of a Receive that
+// still waits, and Stop returns an error if they have not returned, and the queue has not
+// heard of it, a second later. They are still looked after in the background as long as
+// the process lives.
 //
 // Stopping twice is harmless: both wait.
 func (w *Worker) Stop(ctx context.Context) error {

@@ -56,6 +56,12 @@ var leasing = []test{
 		c.ok("Extend", c.a.Extend(c.ctx(), c.h.Lease, d.Token))
 		c.b.one(c.long())
 	}},
+	{"ExtendTwiceInOneCall", func(c *check) { // an extension ends no claim
+		c.a.enqueue(job("k"))
+		d := c.a.one(c.long())
+		c.ok("Extend", c.a.Extend(c.ctx(), c.long(), d.Token, d.Token))
+		c.a.ack(d)
+	}},
 	{"AckRemoves", func(c *check) {
 		c.a.enqueue(job("1"), job("2"))
 		for range 2 {

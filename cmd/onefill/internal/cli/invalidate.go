@@ -10,11 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/onefill/onefill"
 	"github.com/onefill/onefill/invalidation"
 	"github.com/onefill/onefill/pgqueue"
 	"github.com/onefill/onefill/queue"
+	"github.com/onefill/onefill/store"
 	"github.com/spf13/cobra"
 )
 
@@ -156,6 +158,21 @@ func (o *invalidateFlags) print(w io.Writer, line invalidateLine) error {
 	return err
 }
 
+// hasty is a store that is attached to within --timeout, and not beyond an interrupt: New
+// takes no context, and is more patient.
+type hasty struct {
+	store.Store
+	command context.Context
+	most    time.Duration
+}
+
+func (h hasty) Attach(ctx context.Context, cfg store.Config) (store.Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.most)
+	defer cancel()
+	defer context.AfterFunc(h.command, cancel)()
+	return h.Store.Attach(ctx, cfg)
+}
+
 // direct asks the store.
 func (o *invalidateFlags) direct(cmd *cobra.Command, keys []string) error {
 	st, through, closeStore, err := o.storeFlags.open()
@@ -163,7 +180,7 @@ func (o *invalidateFlags) direct(cmd *cobra.Command, keys []string) error {
 		return err
 	}
 	defer closeStore()
-	cache, err := onefill.New(onefill.Options[string, []byte]{Name: o.cache, Store: st, StoreTimeout: o.timeout, Logger: slog.New(slog.DiscardHandler)})
+	cache, err := onefill.New(onefill.Options[string, []byte]{Name: o.cache, Store: hasty{st, cmd.Context(), o.timeout}, StoreTimeout: o.timeout, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -115,6 +115,31 @@ func TestInvalidateMemcached(t *testing.T) {
 	fails(t, exitFailed, "connection refused", "invalidate", "--cache", "users", "--memcached", addrs, "1", "2", "3")
 }
 
+// A server that hangs is an error in --timeout, which New alone would not heed, and an
+// interrupt ends the wait.
+func TestInvalidateStoreHangs(t *testing.T) {
+	redis, mem := servertest.Redis(t, servers.RedisOptions{}), servertest.Memcached(t, servers.MemcachedOptions{})
+	must(t, redis.Pause())
+	must(t, mem.Pause())
+	for _, server := range [][]string{{"--redis", redis.URL(), redis.Addr()}, {"--memcached", mem.Addr(), mem.Addr()}} {
+		args := []string{"invalidate", "--cache", "users", server[0], server[1], "1"}
+		start := time.Now()
+		fails(t, exitFailed, server[2], append(args, "--timeout", "100ms")...)
+		if took := time.Since(start); took > 1500*time.Millisecond {
+			t.Errorf("%s: --timeout 100ms took %v", server[0], took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		start = time.Now()
+		var out, errs bytes.Buffer
+		if code := Run(ctx, args, strings.NewReader(""), &out, &errs); code == exitOK || time.Since(start) > 1500*time.Millisecond {
+			t.Errorf("%s: interrupted: %d after %v, %s", server[0], code, time.Since(start), errs.String())
+		}
+		cancel()
+	}
+	must(t, redis.Continue())
+	must(t, mem.Continue())
+}
+
 // Through the queue: the command enqueues, a worker of the application does it.
 func TestInvalidateThroughQueue(t *testing.T) {
 	q := testQueue(t)
