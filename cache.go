@@ -23,6 +23,7 @@ type Cache[K comparable, V any] struct {
 	log      *slog.Logger
 	local    *local.Cache[K, V]
 	flights  *flight.Table[outcome[V]]
+	loadOne  LoadFunc[K, V]         // GetMany's for a key that is loaded alone: LoadMany, else Load
 	accept   func(*outcome[V]) bool // acceptInterim, made once
 	slots    *origin.Slots
 	alone    *origin.Slots // for loads without a lease though there is a store, MaxLoadsDegraded of them; taken before slots
@@ -91,6 +92,10 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		alone:   origin.NewSlots(origin.Limits{Most: o.MaxLoadsDegraded, Waiting: o.MaxLoadsWaiting}),
 		closing: make(chan struct{}),
 		debts:   newDebts(),
+	}
+	c.loadOne = o.Load
+	if o.LoadMany != nil {
+		c.loadOne = loadOne(o.LoadMany)
 	}
 	c.accept = c.acceptInterim
 	c.patience.timeout, c.patience.slice = o.WaitTimeout, min(o.WaitTimeout/256, 10*time.Millisecond)

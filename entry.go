@@ -29,7 +29,6 @@ func (c *Cache[K, V]) moment() moment {
 func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry[V] {
 	now := c.local.Now()
 	e := &local.Entry[V]{
-		Value:   l.value,
 		Created: time.Now().UnixMicro(),
 		Soft:    until(now, l.ttl),
 		Trusted: until(now, c.localTTL()),
@@ -38,8 +37,11 @@ func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry
 	}
 	if l.notFound {
 		e.Rare = &local.Rare{NotFound: true}
-	} else if c.opts.Version != nil {
-		e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
+	} else {
+		e.Value = c.copied(l.value) // whoever has made it may keep it, and change it
+		if c.opts.Version != nil {
+			e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
+		}
 	}
 	c.weigh(key, e)
 	return e

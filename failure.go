@@ -115,15 +115,45 @@ func (m *miss[K, V]) sharedFailure(a store.Answer) outcome[V] {
 // failed in a row, m.failures. A private failure only holds back further loads.
 func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration, private bool) {
 	e := &local.Entry[V]{Stamp: m.stamp, Rare: &local.Rare{Absent: true, Weight: entryOverhead}, Trusted: m.c.local.Now()}
-	if m.old != nil && m.c.local.CurrentEntry(m.old) {
-		kept := *m.old
+	if old := m.keptBeside(); old != nil {
+		kept := *old
 		e = &kept
-		e.Rare = &local.Rare{RowVersion: kept.RowVersion(), Tags: kept.Tags(), Weight: kept.Weight()}
+		e.Rare = &local.Rare{RowVersion: kept.RowVersion(), Tags: kept.Tags(), Weight: kept.Weight(), Doubted: kept.Doubted()}
 	}
 	now := m.c.local.Now()
 	e.Rare.Failure, e.Rare.FailedUntil, e.Rare.Private = err, until(now, ttl), private
 	e.Rare.Failures, e.Rare.CountedUntil = m.failures, until(until(now, ttl), ttl)
 	m.publish = e
+}
+
+// keptBeside is the old value if local may go on to hold it beside a failure. One that is not
+// current may have changed: it is kept as long as the store cannot be asked about it, since
+// then it may be all that there is to serve.
+func (m *miss[K, V]) keptBeside() *local.Entry[V] {
+	switch {
+	case m.old == nil || m.c.local.CurrentEntry(m.old):
+		return m.old
+	case m.offline:
+		return m.c.local.Doubt(m.old, m.stamp)
+	}
+	return nil
+}
+
+// stillHeldBack is the answer of a flight that cannot ask the store and need not ask the origin
+// either: a load has failed lately. The error of a private failure is told to nobody.
+func (m *miss[K, V]) stillHeldBack() (outcome[V], bool) {
+	if m.heldBack == nil || m.c.local.Now() >= m.heldBack.FailedUntil {
+		return outcome[V]{}, false
+	}
+	out, stale := m.staleOnError(false)
+	if !stale && m.heldBack.Private {
+		return outcome[V]{}, false
+	}
+	m.failure = m.heldBack.Failure
+	if !stale {
+		out = outcome[V]{err: m.failure, source: SourceLocal}
+	}
+	return out, true
 }
 
 // After a failed load nobody tries again for ErrorTTL. As long as loads keep failing,
@@ -168,6 +198,10 @@ func (m *miss[K, V]) holdBackPrivately(l *loaded[V]) {
 
 // servable says whether those who ask can be given the old value meanwhile.
 func (m *miss[K, V]) servable() bool {
+	if m.offline {
+		_, ok := m.staleOnError(false)
+		return ok
+	}
 	now := m.c.local.Now()
 	return m.old != nil && !m.doubted && (m.confirmed || now < m.old.Trusted) &&
 		(now < m.old.Soft || m.c.mayServeStale(m.old, now) || m.c.mayServeOnError(m.old, now))

@@ -38,7 +38,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 	there, hit := c.local.Look(key)
 	if hit && c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
 		c.hit(key, there)
-		return c.handOut(there.Entry.Value), nil
+		return c.copied(there.Entry.Value), nil
 	}
 	out, w, err := c.ask(ctx, key, load, there)
 	if w.f != nil {
@@ -201,7 +201,7 @@ func (c *Cache[K, V]) value(key K, out outcome[V], at int64) (v V, err error) {
 	case out.source == SourceLocal:
 		c.hit(key, local.Sight[V]{Entry: out.entry, At: at})
 	}
-	return c.handOut(out.entry.Value), nil
+	return c.copied(out.entry.Value), nil
 }
 
 // result is value with what Fetch tells of it.
@@ -236,7 +236,9 @@ func orNotFound(err error) error {
 	return err
 }
 
-func (c *Cache[K, V]) handOut(v V) V {
+// copied is the value as it crosses the cache's border, inwards or outwards: nobody outside
+// shares it, where Options.Clone is set.
+func (c *Cache[K, V]) copied(v V) V {
 	if c.opts.Clone != nil {
 		return c.opts.Clone(v)
 	}
@@ -368,11 +370,8 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft}, now)
 		return r, err == nil, err
 	}
-	if c.remote == nil {
-		return Result[V]{}, false, nil
-	}
 	skey, err := c.storeKey(key)
-	if err != nil {
+	if err != nil || c.remote == nil {
 		return Result[V]{}, false, err
 	}
 	if err := c.payDebt(ctx, skey); err != nil {

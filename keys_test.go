@@ -70,7 +70,8 @@ func TestBadKeys(t *testing.T) {
 		} {
 			_, errGet := c.Get(bg, key)
 			_, errMany := c.GetMany(bg, []string{key})
-			for call, err := range map[string]error{"Get": errGet, "GetMany": errMany, "Set": c.Set(bg, key, "v"),
+			_, _, errPeek := c.Peek(bg, key)
+			for call, err := range map[string]error{"Get": errGet, "GetMany": errMany, "Peek": errPeek, "Set": c.Set(bg, key, "v"),
 				"Invalidate": c.Invalidate(bg, "fine", key), "Expire": c.Expire(bg, key)} {
 				if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 500 {
 					t.Errorf("%s of a key of %d bytes: %v; want %q", call, len(key), err, want)
@@ -319,6 +320,33 @@ func TestClone(t *testing.T) {
 					t.Fatalf("somebody's change was seen: %q", p.A)
 				}
 				p.A = "changed"
+			}
+		}
+	}
+}
+
+// Who has loaded a value, or Set it, goes on to change it. With Clone that is nobody else's
+// business; it would be a data race, too.
+func TestClonesWhatComesIn(t *testing.T) {
+	for _, st := range []*memstore.Store{nil, memstore.New()} {
+		row, set := &pair{A: "loaded"}, &pair{A: "set"}
+		o := onefill.Options[string, *pair]{Name: "pairs", Clone: func(p *pair) *pair { c := *p; return &c },
+			Load: func(context.Context, string) (*pair, error) { return row, nil }}
+		if st != nil {
+			o.Store = st
+		}
+		c, err := onefill.New(o)
+		must(t, err)
+		defer c.Close()
+		_, err = c.Get(bg, "loaded")
+		must(t, err)
+		must(t, c.Set(bg, "set", set))
+		row.A, set.A = "changed", "changed"
+		for _, key := range []string{"loaded", "set"} {
+			p, err := c.Get(bg, key)
+			must(t, err)
+			if p.A != key {
+				t.Errorf("%s: the change was seen", key)
 			}
 		}
 	}

@@ -135,7 +135,7 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 	out := outcome[V]{}
 	switch {
 	case err != nil: // no place at the origin
-		c.release(ctx, m.f.Key, lease)
+		m.giveBack(ctx, lease)
 		out = m.failed(err, true)
 	case l.err == nil || l.notFound:
 		out = outcome[V]{entry: l.entry, err: l.err, source: SourceLoad}
@@ -149,9 +149,7 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 			m.fill(ctx, lease, l, out.entry, granted)
 		}
 	case l.contextual:
-		if ok, err := c.release(ctx, m.f.Key, lease); ok && err == nil {
-			m.trustOld() // as in fail
-		}
+		m.giveBack(ctx, lease)
 		m.holdBackPrivately(l)
 		out = m.failed(l.err, true)
 	default:
@@ -160,6 +158,14 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 	}
 	settled = true
 	return out
+}
+
+// giveBack releases the lease of a load that brought nothing. If it was not void, nobody has
+// invalidated the old value since it was granted, however long that has taken.
+func (m *miss[K, V]) giveBack(ctx context.Context, lease store.Lease) {
+	if ok, err := m.c.release(ctx, m.f.Key, lease); ok && err == nil {
+		m.trustOld()
+	}
 }
 
 // tag makes the entry of what was loaded, under its tags, and says whether it is valid

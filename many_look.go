@@ -133,7 +133,7 @@ type seat[K comparable, V any] struct {
 // miss is the work of the flight, which the call leads.
 func (s *seat[K, V]) miss(c *Cache[K, V]) *miss[K, V] {
 	if s.m == nil {
-		s.m = &miss[K, V]{c: c, f: s.f, key: s.key, load: c.opts.Load}
+		s.m = &miss[K, V]{c: c, f: s.f, key: s.key, load: c.loadOne}
 	}
 	return s.m
 }

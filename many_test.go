@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onefill/onefill"
@@ -196,6 +197,40 @@ func TestGetManyPanic(t *testing.T) {
 		var p *onefill.PanicError
 		if len(got) != 0 || !errors.As(err, &p) {
 			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// Whatever GetMany loads goes to LoadMany, also if it is a single key, or a key that waited for
+// somebody else's load until the others' had begun. b holds the lease of "late" and gives it
+// back, as its load fails on its own timeout, after a's LoadMany for "other" has begun.
+func TestGetManyLoadsByLoadManyOnly(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		r := &rows{}
+		a := newCache(t, options{Store: st, LoadMany: r.load,
+			Load: func(_ context.Context, key string) (string, error) {
+				t.Errorf("Load was asked for %q", key)
+				return "", nil
+			}})
+		b := newCache(t, options{Store: st, LoadTimeout: time.Second,
+			Load: func(ctx context.Context, key string) (string, error) { <-ctx.Done(); return "", ctx.Err() }})
+		got, err := a.GetMany(bg, []string{"k"})
+		must(t, err)
+		if got := got["k"]; got != "vk" {
+			t.Errorf("got %v, want %v", got, "vk")
+		}
+
+		go b.Get(bg, "late")
+		synctest.Wait()
+		got, err = a.GetMany(bg, []string{"other", "late"})
+		must(t, err)
+		if got := len(got); got != 2 {
+			t.Errorf("got %v, want %v", got, 2)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if want := [][]string{{"k"}, {"other"}, {"late"}}; !slices.EqualFunc(r.calls, want, slices.Equal) {
+			t.Errorf("LoadMany was asked for %v, want %v", r.calls, want)
 		}
 	})
 }

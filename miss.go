@@ -47,6 +47,9 @@ type miss[K comparable, V any] struct {
 	// confirmed: the store has shown, when it was last asked, that it holds old still.
 	confirmed bool
 
+	// offline: the store could not be asked, and stamp was taken after that.
+	offline bool
+
 	// unstorable: the store has said that it cannot hold the value.
 	unstorable bool
 	// failures is how many loads of the key have failed in a row before this flight's.
@@ -333,7 +336,7 @@ func (m *miss[K, V]) localAgain() (outcome[V], bool) {
 	if current && e.Fresh(now) && e.Has() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal}, true
 	}
-	if current {
+	if current || e.Doubted() { // the failure is no matter of doubt
 		m.failures = max(m.failures, e.FailuresAt(now))
 		if e.HeldBack(now) {
 			m.heldBack = e.Rare
@@ -385,6 +388,7 @@ func (m *miss[K, V]) take(ctx context.Context, data []byte, at moment) (outcome[
 	case m.replacing == nil && c.mayServeStale(e, now):
 		if m.publish, m.again = e, true; m.heldBack != nil && now < m.heldBack.FailedUntil {
 			rare := *m.heldBack
+			rare.Doubted = false
 			rare.Absent, rare.NotFound, rare.RowVersion, rare.Tags, rare.Weight = false, false, e.RowVersion(), e.Tags(), e.Weight()
 			e.Rare, m.again = &rare, false
 		}
@@ -555,13 +559,16 @@ func (m *miss[K, V]) timedOut() outcome[V] {
 // withoutStore is what a flight does when the store could not be asked.
 func (m *miss[K, V]) withoutStore(ctx context.Context, cause error) outcome[V] {
 	c := m.c
-	m.stamp = c.local.Stamp(m.f.Key)
+	m.stamp, m.offline = c.local.Stamp(m.f.Key), true
 	// A value that is still within its time is as good as it was before the
 	// connection broke, up to Local.TTL.
 	if e, now, _ := c.local.Get(m.key); e != nil && e.Fresh(now) && e.IsValue() && !m.same(e) {
 		return outcome[V]{entry: e, source: SourceLocal, stale: true}
 	}
 	if c.opts.OnStoreDown == LoadLimited {
+		if out, ok := m.stillHeldBack(); ok {
+			return out
+		}
 		return m.loadAlone(ctx)
 	}
 	if c.opts.OnStoreDown == StaleOnly {

@@ -207,7 +207,8 @@ type Options[K comparable, V any] struct {
 	// unless V is []byte or string, whose default counts the key, the value and 256 bytes.
 	Weigh func(K, V) int
 
-	// Clone copies a value before it is handed out. Default: callers share values
+	// Clone copies a value before it is handed out, and what was loaded or Set before it is
+	// kept, so that nobody outside shares what the cache has. Default: callers share values
 	// that hold pointers, and must not change them.
 	Clone func(V) V
 

@@ -842,3 +842,164 @@ func TestRefreshThatBeginsAfterAnInvalidation(t *testing.T) {
 		})
 	}
 }
+
+// A load waits for a place for longer than Local.TTL, in vain. What the store had is served:
+// that the lease was not void when it was given back says that nobody has changed it.
+// Invalidated meanwhile, it is not.
+func TestBusyForLongerThanLocalTTL(t *testing.T) {
+	for _, invalidated := range []bool{false, true} {
+		stores(t, func(t *testing.T, st *memstore.Store) {
+			hog := make(chan struct{})
+			o := options{Store: st, TTL: 2 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour,
+				MaxLoads: 1, WaitTimeout: 20 * time.Second, LoadTimeout: time.Hour, Local: onefill.LocalOptions{TTL: time.Second},
+				Load: func(_ context.Context, key string) (string, error) {
+					if key == "hog" {
+						<-hog
+					}
+					return "old", nil
+				}}
+			c, other := newCache(t, o), newCache(t, o)
+			_, err := c.Get(bg, "k")
+			must(t, err)
+			time.Sleep(5 * time.Second)
+			go c.Get(bg, "hog")
+			synctest.Wait()
+			if invalidated {
+				time.AfterFunc(5*time.Second, func() { must(t, other.Invalidate(bg, "k")) })
+			}
+			r, err := c.Fetch(bg, "k")
+			switch {
+			case invalidated && !errors.Is(err, onefill.ErrOriginBusy):
+				t.Errorf("invalidated: got %+v, %v", r, err)
+			case !invalidated && (err != nil || r.Value != "old" || !r.Stale):
+				t.Errorf("got %+v, %v, want the stale value", r, err)
+			}
+			close(hog)
+			synctest.Wait()
+		})
+	}
+}
+
+// The store and the origin are down at once. StaleOnError allows the old value, which local
+// has from before the break, until its window ends and not only for the first caller; the
+// origin is asked as seldom as its failures allow. When the store is back, what it has counts.
+func TestStoreAndOriginDown(t *testing.T) {
+	test := func(t *testing.T, st *memstore.Store, tags func(string, string) []string) {
+		o := options{Store: st, TTL: 2 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Minute, ErrorTTL: time.Second, TagsOf: tags,
+			Load: func(context.Context, string) (string, error) { return "new", nil }}
+		other := newCache(t, o)
+		loads, fails := 0, false
+		o.Load = func(context.Context, string) (string, error) {
+			if loads++; fails {
+				return "", errors.New("the origin is down, too")
+			}
+			return "old", nil
+		}
+		c := newCache(t, o)
+		_, err := c.Get(bg, "k")
+		must(t, err)
+		st.Down()
+		fails, loads = true, 0
+		time.Sleep(3 * time.Second)
+		for range 500 {
+			if r, err := c.Fetch(bg, "k"); err != nil || r.Value != "old" || !r.Stale {
+				t.Fatalf("got %+v, %v, want the stale value", r, err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if loads > 7 { // after 0, 1, 3, 7, 15, 31 and 47 seconds
+			t.Errorf("the failing origin was asked %d times in 50 s", loads)
+		}
+		time.Sleep(15 * time.Second)
+		loads = 0
+		for range 10 { // the window is over: the error, from memory
+			if r, err := c.Fetch(bg, "k"); !errors.Is(err, onefill.ErrLoadFailed) {
+				t.Fatalf("after the window: %+v, %v", r, err)
+			}
+		}
+		if loads > 1 {
+			t.Errorf("%d loads within ErrorTTL", loads)
+		}
+		st.Up()
+		time.Sleep(4 * o.ErrorTTL) // the longest back-off of those who get the error
+		must(t, other.Set(bg, "k", "new"))
+		v, err := c.Get(bg, "k")
+		must(t, err)
+		if got := v; got != "new" {
+			t.Errorf("got %v, want %v", got, "new")
+		}
+	}
+	stores(t, func(t *testing.T, st *memstore.Store) { test(t, st, nil) })
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		test(t, st, func(string, string) []string { return []string{"team"} })
+	})
+}
+
+// As above, but the store comes back while the old value may still be served: it was
+// invalidated elsewhere, and the origin fails still. It is not served.
+func TestDoubtedIsNotServedWhenTheStoreIsBack(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		fails := false
+		o := options{Store: st, TTL: 2 * time.Second, StaleOnError: time.Hour,
+			Load: func(context.Context, string) (string, error) {
+				if fails {
+					return "", errors.New("down")
+				}
+				return "old", nil
+			}}
+		c, other := newCache(t, o), newCache(t, o)
+		_, err := c.Get(bg, "k")
+		must(t, err)
+		st.Down()
+		fails = true
+		time.Sleep(3 * time.Second)
+		for range 3 {
+			v, err := c.Get(bg, "k")
+			must(t, err)
+			if got := v; got != "old" {
+				t.Errorf("got %v, want %v", got, "old")
+			}
+		}
+		st.Up()
+		must(t, other.Invalidate(bg, "k"))
+		time.Sleep(o.TTL) // Local.TTL's end, where nobody pushes
+		if r, err := c.Fetch(bg, "k"); !errors.Is(err, onefill.ErrLoadFailed) {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+}
+
+// As above, and Local.TTL of the old value has not ended when the store is back: c has read it
+// late. That is no reason to serve it without a question.
+func TestDoubtedIsAskedAbout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st, fails := memstore.New(), false
+		o := options{Store: st, TTL: 2 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour,
+			Load: func(context.Context, string) (string, error) {
+				if fails {
+					return "", errors.New("down")
+				}
+				return "old", nil
+			}}
+		c, other := newCache(t, o), newCache(t, o)
+		_, err := other.Get(bg, "k")
+		must(t, err)
+		time.Sleep(1900 * time.Millisecond)
+		_, err = c.Get(bg, "k") // its Local.TTL ends at 3.9 s
+		must(t, err)
+		st.Down()
+		fails = true
+		time.Sleep(time.Second)
+		v, err := c.Get(bg, "k")
+		must(t, err)
+		if v != "old" {
+			t.Errorf("got %v, want old", v)
+		}
+		st.Up()
+		must(t, other.Invalidate(bg, "k"))
+		time.Sleep(500 * time.Millisecond) // the breaker's probe
+		if r, err := c.Fetch(bg, "k"); !errors.Is(err, onefill.ErrLoadFailed) {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+}

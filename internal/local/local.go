@@ -17,6 +17,7 @@ package local
 import (
 	"hash/maphash"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,9 @@ type Rare struct {
 	CountedUntil int64
 	RowVersion   uint64
 	Weight       uint32 // where the size is in bytes
+	// Doubted: what the entry holds was read before a break. It was stored again, with a current
+	// stamp, for the sake of the failure, and counts only while the store cannot be asked.
+	Doubted bool
 	// Tags are the stamps of what else the entry depends on: a push on one of them drops it.
 	Tags []Stamp
 }
@@ -91,6 +95,9 @@ func (e *Entry[V]) FailuresAt(now int64) uint64 {
 	}
 	return e.Rare.Failures
 }
+
+// Doubted says that the entry may be old although its stamp is current.
+func (e *Entry[V]) Doubted() bool { return e.Rare != nil && e.Rare.Doubted }
 
 // RowVersion is the row's own version, 0 if it has none.
 func (e *Entry[V]) RowVersion() uint64 {
@@ -234,7 +241,7 @@ func (c *Cache[K, V]) Look(k K) (s Sight[V], hit bool) {
 
 // Kept returns an entry, unless it may not be served in any case. It is current if no push
 // and no break of the connection has come since before it was read; an entry that is not
-// current may be old, and only StaleFor and StaleOnError can allow to serve it.
+// current, or is doubted, may be old, and only StaleFor and StaleOnError can allow to serve it.
 func (c *Cache[K, V]) Kept(e *Entry[V], now int64) (kept *Entry[V], current bool) {
 	if e == nil || now >= c.end(e) {
 		return nil, false
@@ -249,7 +256,27 @@ func (c *Cache[K, V]) Kept(e *Entry[V], now int64) (kept *Entry[V], current bool
 	if !there {
 		return nil, false
 	}
-	return e, current
+	return e, current && !e.Doubted()
+}
+
+// Doubt is a copy of an entry that local takes although a break has come since it was read, or
+// nil if the entry is gone for good. at was taken after the break: if another one comes, or a
+// push, local will not take it.
+func (c *Cache[K, V]) Doubt(e *Entry[V], at Stamp) *Entry[V] {
+	if kept, _ := c.Kept(e, c.Now()); kept == nil {
+		return nil
+	}
+	rare := Rare{}
+	if e.Rare != nil {
+		rare = *e.Rare
+	}
+	rare.Doubted, rare.Tags = true, slices.Clone(rare.Tags)
+	for i := range rare.Tags {
+		rare.Tags[i].breaks = at.breaks
+	}
+	doubted := *e
+	doubted.Rare, doubted.Stamp.breaks = &rare, at.breaks
+	return &doubted
 }
 
 // Get is [Cache.Look] and [Cache.Kept], for those who want to know more than whether it is a hit.
