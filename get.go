@@ -129,7 +129,7 @@ func (c *Cache[K, V]) storeKey(key K) (string, error) {
 	case s == "":
 		return "", fmt.Errorf("onefill: Options.Key turns the key %#v into the empty string (without Options.Key it is the empty string itself); every key needs a name", key)
 	case len(s) > MaxKeyBytes:
-		return "", fmt.Errorf("onefill: the key %q has %d bytes, at most MaxKeyBytes (%d) are allowed; hash it in Options.Key", abbreviate(s), len(s), MaxKeyBytes)
+		return "", fmt.Errorf("onefill: %w: the key %q has %d bytes, at most MaxKeyBytes (%d) are allowed; hash it in Options.Key", store.ErrTooLarge, abbreviate(s), len(s), MaxKeyBytes)
 	}
 	return s, nil
 }

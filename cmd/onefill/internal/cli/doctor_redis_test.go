@@ -257,7 +257,7 @@ func TestDoctorRedisCluster(t *testing.T) {
 		nodes[f.Server]++
 	}
 	for _, s := range shards {
-		if n := nodes["redis at "+s.Primary.Addr()]; n != len(redisChecks) {
+		if n := nodes["redis at "+s.Primary.Addr()] + nodes["valkey at "+s.Primary.Addr()]; n != len(redisChecks) {
 			t.Errorf("%d findings about the primary %s", n, s.Primary.Addr())
 		}
 	}

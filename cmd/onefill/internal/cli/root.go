@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -81,6 +82,7 @@ func newRoot() *cobra.Command {
 		Use:           "onefill",
 		Short:         "Shows what the cache library onefill does, looks into its stores, and looks after its queue",
 		Long:          "onefill shows what the cache library onefill does, on real servers, looks into the stores\nof running applications, and looks after their queue in PostgreSQL.\n\n" + exitHelp,
+		Version:       version(),
 		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -90,12 +92,22 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
+	root.SetVersionTemplate("onefill {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitInput, err} })
 	root.AddCommand(newLab(), newReader(), newSize(), newMigrate(), newQueue(), newDead(), newInvalidate(),
 		newInspect(), newWhy(), newLease(), newDoctor())
 	root.AddCommand(newWatch(), newTop(), newLive())
 	root.AddCommand(newBench(), newBenchChild())
 	return root
+}
+
+// version is that of the module, as the build has noted it, and the Go that it is built with.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "of unknown version"
+	}
+	return strings.Trim(info.Main.Version, "()") + ", " + info.GoVersion
 }
 
 // noArgs refuses arguments as bad input.

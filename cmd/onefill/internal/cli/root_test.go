@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,13 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("stderr %q; expected %q and no password", stderr, tt.says)
 			}
 		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	code, stdout, stderr := run(t, "--version")
+	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "onefill ") || !strings.HasSuffix(stdout, runtime.Version()+"\n") {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
 
