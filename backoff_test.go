@@ -156,3 +156,27 @@ func TestBackOffEndsWithTheStaleValue(t *testing.T) {
 		get(t, c, "k", "v2")
 	})
 }
+
+// The same without the store, where only StaleOnError says how long the value is served, though
+// it is kept for StaleFor.
+func TestBackOffEndsWithTheStaleValueWithoutStore(t *testing.T) {
+	stores(t, func(t *testing.T, st *memstore.Store) {
+		db := newOrigin("v", 0)
+		c := newCache(t, options{Store: st, Load: db.load, TTL: 10 * time.Second, StaleOnError: 100 * time.Second, StaleFor: time.Hour,
+			ErrorTTL: 10 * time.Second, Jitter: onefill.NoJitter})
+		get(t, c, "k", "v")
+		st.Down()
+		time.Sleep(11 * time.Second)
+		db.fail(errBroken)
+		for range 99 {
+			if a := <-ask(bg, c, "k"); a.err != nil || !a.Stale {
+				t.Fatalf("%+v", a)
+			}
+			time.Sleep(time.Second)
+		}
+		db.fail(nil)
+		db.write("v2")
+		time.Sleep(42 * time.Second) // four times ErrorTTL
+		get(t, c, "k", "v2")
+	})
+}

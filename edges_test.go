@@ -422,6 +422,47 @@ func TestKeyPanicsInGetMany(t *testing.T) {
 	})
 }
 
+// A load asks for many, inside of it; a Clone panics, and the load survives that. It does not
+// wait for the others any more: one of them, which does wait for it, is no cycle.
+func TestClonePanicsInANestedGetMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		armed := false
+		o := options{WaitTimeout: time.Second, Clone: func(v string) string {
+			if armed && v == "bad" {
+				panic("clone")
+			}
+			return v
+		}}
+		var c *cache
+		o.Load = func(ctx context.Context, key string) (string, error) {
+			if key == "inner" {
+				return c.Get(ctx, "outer")
+			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("no panic")
+					}
+				}()
+				c.GetMany(ctx, []string{"inner", "bad"})
+			}()
+			time.Sleep(100 * time.Millisecond) // inner has come to wait
+			return "v", nil
+		}
+		c = newCache(t, o)
+		must(t, c.Set(bg, "bad", "bad"))
+		armed = true
+		outer := ask(bg, c, "outer")
+		synctest.Wait()
+		inner := ask(bg, c, "inner")
+		for _, a := range []answer{<-outer, <-inner} {
+			if a.err != nil || a.Value != "v" {
+				t.Errorf("got %q, %v", a.Value, a.err)
+			}
+		}
+	})
+}
+
 // The same with Options.Clone, at a hit in local.
 func TestClonePanicsInGetMany(t *testing.T) {
 	bubble(t, func(t *testing.T) {

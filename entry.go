@@ -40,7 +40,7 @@ func (c *Cache[K, V]) entry(key K, l *loaded[V], stamp local.Stamp) *local.Entry
 	} else {
 		e.Value = c.copied(l.value) // whoever has made it may keep it, and change it
 		if c.opts.Version != nil {
-			e.Rare = &local.Rare{RowVersion: c.opts.Version(l.value)}
+			e.Rare = &local.Rare{RowVersion: c.opts.Version(e.Value)}
 		}
 	}
 	c.weigh(key, e)

@@ -39,21 +39,22 @@ func (m *miss[K, V]) staleOnError(reachable bool) (outcome[V], bool) {
 
 // confirmOld notes whether the store holds the old value still, as its answer to an
 // acquire shows: by the item (which says nothing of its tags), or where it pushes by not
-// having said otherwise. Then it may be served for Local.TTL from now on, where stale values
-// are allowed.
+// having said otherwise. Then it may be served for Local.TTL, where stale values are allowed.
 func (m *miss[K, V]) confirmOld(a store.Answer) {
-	if m.old == nil || m.oldFrom != SourceStore {
+	if m.confirmed = false; m.old == nil || m.oldFrom != SourceStore {
 		return
 	}
 	push := m.c.remote.session.Features().Push
 	m.confirmed = a.Item.Found && m.c.tags == nil || push && m.c.local.CurrentEntry(m.old)
-	m.trustOld()
+	m.trustOld(m.asked)
 }
 
-func (m *miss[K, V]) trustOld() {
+// trustOld trusts the confirmed value for Local.TTL from when the store was asked: what it
+// says may have become old since then.
+func (m *miss[K, V]) trustOld(asked int64) {
 	if m.confirmed {
 		old := *m.old
-		old.Trusted = until(m.c.local.Now(), m.c.localTTL())
+		old.Trusted = until(asked, m.c.localTTL())
 		m.old = &old
 	}
 }
@@ -71,7 +72,7 @@ func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) 
 	if !c.remote.session.Features().Push {
 		ttl = max(ttl, 2*pollCeiling)
 	}
-	var ok bool
+	asked, ok := c.local.Now(), false
 	err := c.remote.do(ctx, m.f.Key, func(ctx context.Context) (err error) {
 		ok, err = lease.Fail(ctx, record.Encode(), ttl)
 		return err
@@ -80,7 +81,7 @@ func (m *miss[K, V]) fail(ctx context.Context, lease store.Lease, l *loaded[V]) 
 		c.releaseLater(ctx, m.f.Key, lease)
 	}
 	if err == nil && ok {
-		m.trustOld() // the lease was not void, so nobody has invalidated it since
+		m.trustOld(asked) // the lease was not void, so nobody has invalidated it since
 	}
 	if err != nil || ok {
 		m.rememberFailure(l.err, hold, false)
@@ -128,10 +129,10 @@ func (m *miss[K, V]) rememberFailure(err error, ttl time.Duration, private bool)
 
 // keptBeside is the old value if local may go on to hold it beside a failure. One that is not
 // current may have changed: it is kept as long as the store cannot be asked about it, since
-// then it may be all that there is to serve.
+// then it may be all that there is to serve; once the store has been asked, it is not.
 func (m *miss[K, V]) keptBeside() *local.Entry[V] {
 	switch {
-	case m.old == nil || m.c.local.CurrentEntry(m.old):
+	case m.old == nil || m.c.local.CurrentEntry(m.old) && !m.old.Doubted():
 		return m.old
 	case m.offline:
 		return m.c.local.Doubt(m.old, m.stamp)
@@ -178,7 +179,11 @@ func (m *miss[K, V]) holdBack() time.Duration {
 	}
 	d := back(max(m.failures, 2)-2, impatientBackOff)
 	if m.servable() { // not for longer than it can be served
-		left := time.Duration(until(m.old.Soft, c.opts.grace()) - c.local.Now())
+		window := c.opts.grace()
+		if m.offline { // see servable
+			window = c.opts.StaleOnError
+		}
+		left := time.Duration(until(m.old.Soft, window) - c.local.Now())
 		d = max(d, min(back(m.failures-1, patientBackOff), left))
 	}
 	return d

@@ -163,8 +163,9 @@ func (m *miss[K, V]) loadLeased(ctx context.Context, lease store.Lease) outcome[
 // giveBack releases the lease of a load that brought nothing. If it was not void, nobody has
 // invalidated the old value since it was granted, however long that has taken.
 func (m *miss[K, V]) giveBack(ctx context.Context, lease store.Lease) {
+	asked := m.c.local.Now()
 	if ok, err := m.c.release(ctx, m.f.Key, lease); ok && err == nil {
-		m.trustOld()
+		m.trustOld(asked)
 	}
 }
 

@@ -25,6 +25,7 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 		return nil, errors.New("onefill: GetMany: there is no loader: set Options.LoadMany or Options.Load")
 	}
 	g := &gathering[K, V]{c: c, values: make(map[K]V, len(keys)), start: c.local.Now()}
+	defer g.waited() // also if a Key or a Clone panics, which the load around may survive
 	g.board(ctx, keys)
 	end := g.traced(ctx)
 	for _, s := range g.seats {
@@ -38,9 +39,6 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 			continue
 		}
 		g.add(s.key, out)
-	}
-	for _, done := range g.inside {
-		done()
 	}
 	err := error(nil)
 	if len(g.errs) > 0 {
@@ -93,7 +91,7 @@ func (g *gathering[K, V]) board(ctx context.Context, keys []K) {
 			continue
 		}
 		asked[key] = struct{}{}
-		if out, ok := c.fromLocal(ctx, key, c.opts.Load, g.sight(key)); ok {
+		if out, ok := c.fromLocal(ctx, key, c.loadOne, g.sight(key)); ok {
 			g.add(key, out)
 			continue
 		}
@@ -182,6 +180,13 @@ func (g *gathering[K, V]) waitFor(f *flight.Flight[outcome[V]]) error {
 	}
 	g.inside = append(g.inside, done)
 	return nil
+}
+
+// waited is the opposite of waitFor, for all of them.
+func (g *gathering[K, V]) waited() {
+	for _, done := range g.inside {
+		done()
+	}
 }
 
 func (g *gathering[K, V]) add(key K, out outcome[V]) {

@@ -234,3 +234,27 @@ func TestGetManyLoadsByLoadManyOnly(t *testing.T) {
 		}
 	})
 }
+
+// So does the refresh that GetMany begins.
+func TestGetManyRefreshesByLoadMany(t *testing.T) {
+	layouts(t, func(t *testing.T, st *memstore.Store) {
+		r := &rows{}
+		c := newCache(t, with(options{LoadMany: r.load, TTL: time.Second, StaleFor: time.Hour, Jitter: onefill.NoJitter,
+			Local: onefill.LocalOptions{TTL: time.Minute},
+			Load: func(_ context.Context, key string) (string, error) {
+				t.Errorf("Load was asked for %q", key)
+				return "", nil
+			}}, st))
+		for range 2 {
+			_, err := c.GetMany(bg, []string{"k"})
+			must(t, err)
+			synctest.Wait()
+			time.Sleep(2 * time.Second)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if want := [][]string{{"k"}, {"k"}}; !slices.EqualFunc(r.calls, want, slices.Equal) {
+			t.Errorf("LoadMany was asked for %v, want %v", r.calls, want)
+		}
+	})
+}

@@ -512,6 +512,9 @@ func (m *miss[K, V]) wait(ctx context.Context, a store.Answer) {
 		// Callers who came after the change have joined meanwhile. What the store has
 		// now will be looked at as if it had not been seen.
 		m.doubted, m.seen = true, nil
+		if kept, _ := c.local.Kept(m.old, c.local.Now()); kept == nil {
+			m.old = nil // somebody has said that it changed: that is no doubt
+		}
 	}
 	c.tell(Event{Kind: EventLeaseWait, Key: m.f.Key, Flight: m.f.ID, Took: time.Duration(c.local.Now() - start)})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onefill/onefill"
+	"github.com/onefill/onefill/bus/membus"
 	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
@@ -1000,6 +1001,139 @@ func TestDoubtedIsAskedAbout(t *testing.T) {
 		time.Sleep(500 * time.Millisecond) // the breaker's probe
 		if r, err := c.Fetch(bg, "k"); !errors.Is(err, onefill.ErrLoadFailed) {
 			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+}
+
+// What is doubted counts until the store has been asked, also where nothing says that the
+// store is back: it failed too seldom to count as unreachable, and what broke was the bus.
+// "other" has invalidated the key while the bus told nothing. The store cannot be asked, and c
+// keeps the old value; it can, has nothing, and the load fails; it cannot once more.
+func TestDoubtedEndsWithAQuestion(t *testing.T) {
+	onBus(t, func(t *testing.T, st *memstore.Store, b *membus.Bus) {
+		db := newOrigin("old", 0)
+		o := bused(st, b, db)
+		o.TTL, o.StaleOnError = time.Minute, time.Hour
+		c, other := newCache(t, o), newCache(t, o)
+		get(t, c, "k", "old")
+		time.Sleep(2 * o.TTL)
+		b.SetFault(func(membus.Message) membus.Fault { return membus.Fault{Lose: true} })
+		must(t, other.Invalidate(bg, "k"))
+		b.Reconnect()
+		db.fail(errBroken)
+		fetch := func(reachable bool) (onefill.Result[string], error) {
+			time.Sleep(time.Minute) // after every back-off
+			if !reachable {
+				st.SetFault(func(memstore.Op) memstore.Fault { return memstore.Fault{Err: errBroken} })
+				defer st.SetFault(nil)
+			}
+			return c.Fetch(bg, "k")
+		}
+		if r, err := fetch(false); err != nil || !r.Stale {
+			t.Errorf("got %+v, %v, want the stale value", r, err)
+		}
+		for _, reachable := range []bool{true, false} {
+			if r, err := fetch(reachable); !errors.Is(err, onefill.ErrLoadFailed) {
+				t.Errorf("reachable: %t: got %+v, %v", reachable, r, err)
+			}
+		}
+	})
+}
+
+// b waits for a's load, and has the old value in hand, when the key is invalidated elsewhere. It
+// wakes and asks again: before its answer comes, one more caller joins, who is later than the
+// invalidation. The answer is that the store cannot be asked, and b's load fails. That the store
+// is away is no reason to serve what somebody has said has changed.
+func TestWaitingFlightForgetsWhatWasInvalidatedAlsoWithoutStore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("v1", 0)
+		caches := fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
+		get(t, caches[0], "k", "v1")
+		time.Sleep(2 * time.Second)
+		db.fail(errBroken)
+		resume := db.pause()
+		a := ask(bg, caches[0], "k")
+		pending(t, a)
+		b1 := ask(bg, caches[1], "k")
+		pending(t, b1)
+		answer := make(chan struct{})
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpAcquire {
+				<-answer
+				return memstore.Fault{Err: errBroken}
+			}
+			return memstore.Fault{}
+		})
+		must(t, caches[2].Invalidate(bg, "k"))
+		b2 := ask(bg, caches[1], "k")
+		pending(t, b2)
+		close(answer)
+		resume()
+		<-a
+		<-b1
+		if a := <-b2; !errors.Is(a.err, errBroken) {
+			t.Errorf("a caller who came after the invalidation got %q, %v", a.Value, a.err)
+		}
+		st.SetFault(nil)
+	})
+}
+
+// The store takes a failure, which says that the old value has not been invalidated, and says
+// so 400 ms later; meanwhile it is. The value is trusted for Local.TTL from when the store was
+// asked, and not from its answer.
+func TestTrustBeginsWithTheQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{NoPush: true})
+		db := newOrigin("old", 0)
+		o := options{Store: st, Load: db.load, TTL: 2 * time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour, ErrorTTL: 10 * time.Second,
+			StoreTimeout: time.Second, Local: onefill.LocalOptions{TTL: time.Second}}
+		c, other := newCache(t, o), newCache(t, o)
+		get(t, c, "k", "old")
+		time.Sleep(3 * time.Second)
+		db.fail(errBroken)
+		st.SetFault(func(op memstore.Op) memstore.Fault {
+			if op.Kind == memstore.OpFail {
+				return memstore.Fault{ReplyDelay: 400 * time.Millisecond}
+			}
+			return memstore.Fault{}
+		})
+		a := ask(bg, c, "k")
+		time.Sleep(100 * time.Millisecond)
+		must(t, other.Invalidate(bg, "k"))
+		if a := <-a; a.err != nil || !a.Stale {
+			t.Errorf("got %+v, want the stale value", a)
+		}
+		time.Sleep(900 * time.Millisecond) // 1.2 s after the invalidation
+		if r, err := c.Fetch(bg, "k"); !errors.Is(err, errBroken) {
+			t.Errorf("got %+v, %v, longer than Local.TTL after the invalidation", r, err)
+		}
+	})
+}
+
+// b waits for a's load, and the store has confirmed b's old value. It is replaced by what b
+// cannot read, as of another version of the program. Then a gives the lease back, and b's load
+// fails: there is no old value any more, to be trusted or served.
+func TestConfirmedAndThenUnreadable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		st := memstore.New()
+		db := newOrigin("old", 0)
+		o := options{Store: st, Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour}
+		b := newCache(t, o)
+		get(t, b, "k", "old")
+		time.Sleep(2 * time.Second)
+		o.LoadTimeout = time.Second
+		o.Load = func(ctx context.Context, _ string) (string, error) { <-ctx.Done(); return "", ctx.Err() }
+		a := ask(bg, newCache(t, o), "k")
+		pending(t, a)
+		db.fail(errBroken)
+		waits := ask(bg, b, "k")
+		pending(t, waits)
+		st.PutRaw("test", "k", []byte("foreign"), time.Hour)
+		pending(t, waits)
+		<-a
+		if a := <-waits; !errors.Is(a.err, errBroken) {
+			t.Errorf("got %+v", a)
 		}
 	})
 }

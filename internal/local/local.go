@@ -368,7 +368,20 @@ func (c *Cache[K, V]) Broken() { c.breaks.Add(1) }
 
 // Mended says that the store answers again after a break: what is older than the
 // answer is gone for good, since it may have been invalidated unheard.
-func (c *Cache[K, V]) Mended() { c.floor.Store(c.breaks.Add(1)) }
+//
+// The floor comes first: else [Cache.Doubt], in between, would find an old entry there still,
+// and stamp it as one from after the break.
+func (c *Cache[K, V]) Mended() {
+	for {
+		breaks := c.breaks.Load()
+		for floor := c.floor.Load(); floor <= breaks && !c.floor.CompareAndSwap(floor, breaks+1); {
+			floor = c.floor.Load()
+		}
+		if c.breaks.CompareAndSwap(breaks, breaks+1) {
+			return
+		}
+	}
+}
 
 // Len is the number of entries, including some that have expired.
 func (c *Cache[K, V]) Len() int {

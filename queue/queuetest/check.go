@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +113,8 @@ func (c *check) longer(try func(lease time.Duration) bool) {
 func (c *check) stalls() (worst func() time.Duration) {
 	const every = 10 * time.Millisecond
 	over, longest := make(chan struct{}), make(chan time.Duration, 1)
+	end := sync.OnceFunc(func() { close(over) })
+	c.Cleanup(end) // also if the test is given up
 	go func() {
 		most := time.Duration(0)
 		for {
@@ -126,7 +129,7 @@ func (c *check) stalls() (worst func() time.Duration) {
 			}
 		}
 	}()
-	return func() time.Duration { close(over); return <-longest }
+	return func() time.Duration { end(); return <-longest }
 }
 
 func (c *check) ok(what string, err error) {

@@ -102,7 +102,7 @@ func demandServed(c *cell) []string {
 		// Beside the load there is what the store is given to answer, and the scheduler of a
 		// busy machine: what each caller of a process would need one after the other if
 		// nothing took time. The other waves have nothing to wait for.
-		slow := time.Duration((c.run.cfg.Callers+processes-1)/processes) * c.missTook
+		slow := min(time.Duration((c.run.cfg.Callers+processes-1)/processes)*c.missTook, time.Second)
 		longest := milliseconds(storeTimeout + 250*time.Millisecond + slow)
 		if w.Phase == phaseHerd {
 			longest += milliseconds(c.run.cfg.Load)

@@ -292,12 +292,12 @@ func (o *outage) window() (from, to time.Time) {
 
 // unleased is how long after the harm a load may go on that had its lease from before:
 // one that was waiting for a place, then its own time, and a little for the scheduler. On
-// a busy machine a load takes as long as the slowest that had begun before the harm, by
-// the database's clock.
+// a busy machine a load takes as long as the slowest of those that were under way, by the
+// database's clock.
 func (o *outage) unleased(harm time.Time) time.Duration {
 	slowest := o.size.load
 	for _, op := range o.ops {
-		if op.StartUS < harm.UnixMicro() {
+		if op.StartUS < harm.UnixMicro() && op.EndUS > harm.UnixMicro() {
 			slowest = max(slowest, time.Duration(op.EndUS-op.StartUS)*time.Microsecond)
 		}
 	}
