@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -88,7 +89,12 @@ func checkRows(t *testing.T, r *measure.Result) {
 			t.Errorf("%s, %s: %v", r.Measure.Name, l.Row.Name, l.Err)
 			continue
 		}
+		n, err := strconv.Atoi(l.Row.Name)
+		few := err == nil && n < measure.Weighable
 		for _, c := range r.Measure.Columns {
+			if few && strings.Contains(c.Head, "bytes") {
+				continue
+			}
 			if v, ok := l.Median(c.ID); !ok || math.IsInf(v, 0) {
 				t.Errorf("%s, %s: no number for %s", r.Measure.Name, l.Row.Name, c.ID)
 			}

@@ -144,10 +144,13 @@ func waitingIn(ctx context.Context, p peers.Peer, c peers.Cache, at peers.Server
 // crowd is what goroutines cost that wait: memory of each, and goroutines beside them.
 type crowd struct{ bytes, beside float64 }
 
-// weigh notes what each of n takes, if they are enough to be seen beside what else the process
-// does with its memory meanwhile.
+// Weighable is how many are needed to see what each takes, beside what else the process does
+// with its memory meanwhile. What fewer take is not measured.
+const Weighable = 100
+
+// weigh notes what each of n takes.
 func (v Values) weigh(column string, c crowd, n int) {
-	if n >= 500 {
+	if n >= Weighable {
 		v[column] = c.bytes
 	}
 }
