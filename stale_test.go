@@ -364,23 +364,6 @@ func TestValueFromBeforeABreakIsNotServedOnError(t *testing.T) {
 	})
 }
 
-// waitsWithTheOldValue: the origin fails, v1 is stale; the first cache has won the lease, and its
-// load is paused until resume; the second one has seen v1 and waits.
-func waitsWithTheOldValue(t *testing.T, st *memstore.Store) (caches []*cache, a, b1 <-chan answer, resume func()) {
-	t.Helper()
-	db := newOrigin("v1", 0)
-	caches = fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
-	get(t, caches[0], "k", "v1")
-	time.Sleep(2 * time.Second)
-	db.fail(errBroken)
-	resume = db.pause()
-	a = ask(bg, caches[0], "k")
-	pending(t, a)
-	b1 = ask(bg, caches[1], "k")
-	pending(t, b1)
-	return caches, a, b1, resume
-}
-
 // A flight that waits for somebody else's load remembers a stale value in case the
 // load fails. If that value is invalidated meanwhile, callers who come after must
 // not get it, although they join. Forced: v1 is stale; A wins and its load pauses;
@@ -388,7 +371,16 @@ func waitsWithTheOldValue(t *testing.T, st *memstore.Store) (caches []*cache, a,
 func TestWaitingFlightForgetsWhatWasInvalidated(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
-		caches, a, b1, resume := waitsWithTheOldValue(t, st)
+		db := newOrigin("v1", 0)
+		caches := fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
+		get(t, caches[0], "k", "v1")
+		time.Sleep(2 * time.Second)
+		db.fail(errBroken)
+		resume := db.pause()
+		a := ask(bg, caches[0], "k")
+		pending(t, a)
+		b1 := ask(bg, caches[1], "k")
+		pending(t, b1)
 		must(t, caches[2].Invalidate(bg, "k")) // B wakes, wins, and its load pauses
 		b2 := ask(bg, caches[1], "k")
 		pending(t, b2)
@@ -1055,7 +1047,16 @@ func TestDoubtedEndsWithAQuestion(t *testing.T) {
 func TestWaitingFlightForgetsWhatWasInvalidatedAlsoWithoutStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
-		caches, a, b1, resume := waitsWithTheOldValue(t, st)
+		db := newOrigin("v1", 0)
+		caches := fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
+		get(t, caches[0], "k", "v1")
+		time.Sleep(2 * time.Second)
+		db.fail(errBroken)
+		resume := db.pause()
+		a := ask(bg, caches[0], "k")
+		pending(t, a)
+		b1 := ask(bg, caches[1], "k")
+		pending(t, b1)
 		answer := make(chan struct{})
 		st.SetFault(func(op memstore.Op) memstore.Fault {
 			if op.Kind == memstore.OpAcquire {
