@@ -37,7 +37,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 	// words that rarely change, and one addition.
 	there, hit := c.local.Look(key)
 	if hit && c.opts.EarlyRefresh == 0 && load != nil && !c.closed.Load() {
-		c.hit(key, there)
+		c.hit(key, there.Entry)
 		return c.copied(there.Entry.Value), nil
 	}
 	out, w, err := c.ask(ctx, key, load, there)
@@ -48,7 +48,7 @@ func (c *Cache[K, V]) GetOrLoad(ctx context.Context, key K, load LoadFunc[K, V])
 		var none V
 		return none, err
 	}
-	return c.value(key, out, there.At)
+	return c.value(key, out)
 }
 
 // Fetch is Get with what is known about the value. With an error the Result is
@@ -61,7 +61,7 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	}
 	r := Result[V]{}
 	if err == nil {
-		r, err = c.result(key, out, there.At)
+		r, err = c.result(key, out)
 	}
 	if w.how != direct {
 		r.Waited, r.Coalesced = time.Duration(c.local.Now()-there.At), w.how == joined
@@ -184,8 +184,8 @@ func within[V any](e *local.Entry[V], now int64, window time.Duration) bool {
 	return e.IsValue() && window > 0 && now < until(e.Soft, window)
 }
 
-// value turns an outcome into what a caller gets, and counts it. at is when it began to look.
-func (c *Cache[K, V]) value(key K, out outcome[V], at int64) (v V, err error) {
+// value turns an outcome into what a caller gets, and counts it.
+func (c *Cache[K, V]) value(key K, out outcome[V]) (v V, err error) {
 	if err := out.failure(); err != nil {
 		if out.entry != nil {
 			c.stats.notFound.Add(1)
@@ -199,14 +199,14 @@ func (c *Cache[K, V]) value(key K, out outcome[V], at int64) (v V, err error) {
 			c.tell(Event{Kind: EventStale, Key: c.opts.Key(key), Age: ageOf(out.entry)})
 		}
 	case out.source == SourceLocal:
-		c.hit(key, local.Sight[V]{Entry: out.entry, At: at})
+		c.hit(key, out.entry)
 	}
 	return c.copied(out.entry.Value), nil
 }
 
 // result is value with what Fetch tells of it.
-func (c *Cache[K, V]) result(key K, out outcome[V], at int64) (Result[V], error) {
-	v, err := c.value(key, out, at)
+func (c *Cache[K, V]) result(key K, out outcome[V]) (Result[V], error) {
+	v, err := c.value(key, out)
 	if err != nil {
 		return Result[V]{}, err
 	}
@@ -367,7 +367,7 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	}
 	e, now, current := c.local.Get(key)
 	if e != nil && current && now < e.Trusted && e.Has() && (e.Fresh(now) || c.mayServeStale(e, now)) {
-		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft}, now)
+		r, err := c.result(key, outcome[V]{entry: e, source: SourceLocal, stale: now >= e.Soft})
 		return r, err == nil, err
 	}
 	skey, err := c.storeKey(key)
@@ -394,6 +394,6 @@ func (c *Cache[K, V]) Peek(ctx context.Context, key K) (Result[V], bool, error) 
 	if now = c.local.Now(); now >= e.Soft && !c.mayServeStale(e, now) {
 		return Result[V]{}, false, nil
 	}
-	r, err := c.result(key, outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft}, now)
+	r, err := c.result(key, outcome[V]{entry: e, source: SourceStore, stale: now >= e.Soft})
 	return r, err == nil, err
 }

@@ -190,7 +190,7 @@ func (g *gathering[K, V]) waited() {
 }
 
 func (g *gathering[K, V]) add(key K, out outcome[V]) {
-	v, err := g.c.value(key, out, g.start)
+	v, err := g.c.value(key, out)
 	switch {
 	case err == nil:
 		g.values[key] = v

@@ -152,9 +152,9 @@ func (all observers) Observe(e Event) {
 // hit counts a hit in local, and tells the observer of one in localHitsTold. Which one does
 // not recur with a period: the hits of one GetMany are counted in a row, and of its keys
 // every 64th would always be the same ones.
-func (c *Cache[K, V]) hit(key K, there local.Sight[V]) {
-	if nth := c.stats.localHits.inc(there.At); spread(nth, localHitsToldBits) == 0 && c.opts.Observer != nil {
-		c.tellHit(key, there.Entry)
+func (c *Cache[K, V]) hit(key K, e *local.Entry[V]) {
+	if nth := c.stats.localHits.inc(); spread(nth, localHitsToldBits) == 0 && c.opts.Observer != nil {
+		c.tellHit(key, e)
 	}
 }
 

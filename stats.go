@@ -1,6 +1,9 @@
 package onefill
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // Stats are counters since New, and gauges of this moment. Each counts one thing.
 type Stats struct {
@@ -54,22 +57,27 @@ type counters struct {
 }
 
 // striped is a counter for the hot path: each hit goes to one of a few cells, each
-// in a cache line of its own, so that readers on different cores do not meet. The moment of
-// the hit, which has been read anyway, picks the cell: its last digits are as good as a die.
+// in a cache line of its own, so that readers on different cores do not meet. Where the
+// caller's stack lies picks the cell, so that a goroutine stays with one, whose cache line
+// stays with its core: with a die to pick it, each hit would wait for a line that another
+// core has written last.
 type striped [1 << stripedBits]struct {
 	n atomic.Uint64
 	_ [56]byte
 }
 
-const stripedBits = 4
+const (
+	stripedBits = 6
+	stackBits   = 11 // of the smallest stack's size
+)
 
 // inc returns how many its cell has counted.
-func (s *striped) inc(now int64) uint64 {
-	return s[spread(uint64(now), stripedBits)].n.Add(1)
+func (s *striped) inc() uint64 {
+	var here byte
+	return s[spread(uint64(uintptr(unsafe.Pointer(&here)))>>stackBits, stripedBits)].n.Add(1)
 }
 
-// spread deals numbers evenly to 1<<bits places, also if they grow by the same step each time,
-// as where a clock leaves its last digits 0.
+// spread deals numbers evenly to 1<<bits places, also if they grow by the same step each time.
 func spread(x uint64, bits int) uint64 {
 	const goldenRatio = 0x9E3779B97F4A7C15 // of 1<<64
 	return x * goldenRatio >> (64 - bits)
