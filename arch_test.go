@@ -270,8 +270,8 @@ var bubbles = map[string]bool{"bubble": true, "layouts": true, "stores": true, "
 
 // sleepsOutsideBubbles finds what sleeps in real time: the calls of time.Sleep, and the
 // receives from time.After that nothing else ends, neither another case of their select nor
-// the deadline of the poll of which they are the pause. A function literal runs in a bubble
-// if the function around it makes one; of a named function nobody knows, so it uses
+// the deadline of the poll of which they are the pause. What a call that makes a bubble is given
+// runs there; of any other function, be it named or in a table, nobody knows, so it uses
 // bubble.After, which panics anywhere else.
 func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 	for _, d := range f.Decls {
@@ -279,14 +279,6 @@ func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 		if !ok {
 			continue
 		}
-		makes := calls(fn, "bubble", "Test") || calls(fn, "synctest", "Test")
-		ast.Inspect(fn, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok {
-				id, ok := call.Fun.(*ast.Ident)
-				makes = makes || ok && bubbles[id.Name]
-			}
-			return !makes
-		})
 		ended := map[ast.Node]bool{} // the receives that something else ends
 		ast.Inspect(fn, func(n ast.Node) bool {
 			if isCall(n, "time", "Sleep") || receivesAfter(n) && !ended[n] {
@@ -295,11 +287,20 @@ func sleepsOutsideBubbles(fset *token.FileSet, f *ast.File) (at []string) {
 			for _, r := range endedBy(n) {
 				ended[r] = true
 			}
-			_, literal := n.(*ast.FuncLit)
-			return !literal || !makes
+			return !makesBubble(n)
 		})
 	}
 	return at
+}
+
+// makesBubble says whether n is a call that runs what it is given in a bubble.
+func makesBubble(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	id, ok := call.Fun.(*ast.Ident)
+	return ok && bubbles[id.Name] || isCall(n, "bubble", "Test") || isCall(n, "inbubble", "Test") || isCall(n, "synctest", "Test")
 }
 
 // receivesAfter says whether n is <-time.After(...).
@@ -359,6 +360,7 @@ func TestHabitsAreSeen(t *testing.T) {
 	src := `package p
 func TestA(t *testing.T) { time.Sleep(1); synctest.Test(t, func(t *testing.T) { time.Sleep(2) }) }
 func TestB(t *testing.T) { go func() { time.Sleep(4) }() }
+func TestC(t *testing.T) { bubble(t, func(t *testing.T) { time.Sleep(6) }); go func() { time.Sleep(7) }() }
 // helper is called in a bubble, it says.
 func helper() { time.Sleep(5) }
 func other() { time.Now() }
@@ -375,7 +377,7 @@ func bubbled() { bubble.Test(t, func(t *testing.T) { <-time.After(1) }) }`
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, "p.go", src, parser.ParseComments)
 	must(t, err)
-	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:5:17 p.go:7:15 p.go:8:30 p.go:9:61 p.go:13:31 p.go:14:30 p.go:15:60 p.go:15:91]" {
+	if got := fmt.Sprint(sleepsOutsideBubbles(fset, f)); got != "[p.go:2:28 p.go:3:40 p.go:4:89 p.go:6:17 p.go:8:15 p.go:9:30 p.go:10:61 p.go:14:31 p.go:15:30 p.go:16:60 p.go:16:91]" {
 		t.Errorf("sleeps outside of bubbles: %s", got)
 	}
 	if !calls(f, "time", "Now") || !calls(f, "synctest", "Test") {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onefill/onefill"
+	inbubble "github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store/memstore"
 )
 
@@ -109,7 +110,7 @@ func TestFailingLoadBacksOff(t *testing.T) {
 // A success ends the count; so does a write.
 func TestBackOffBeginsAnew(t *testing.T) {
 	for name, heal := range map[string]func(*cache, *originDB){
-		"load":       func(c *cache, db *originDB) { db.fail(nil); time.Sleep(time.Minute); _, _ = c.Get(bg, "k") },
+		"load":       func(c *cache, db *originDB) { db.fail(nil); inbubble.After(time.Minute); _, _ = c.Get(bg, "k") },
 		"invalidate": func(c *cache, _ *originDB) { _ = c.Invalidate(bg, "k") },
 		"set":        func(c *cache, _ *originDB) { _ = c.Set(bg, "k", "v") },
 	} {

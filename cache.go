@@ -93,10 +93,7 @@ func New[K comparable, V any](o Options[K, V]) (*Cache[K, V], error) {
 		closing: make(chan struct{}),
 		debts:   newDebts(),
 	}
-	c.loadOne = o.Load
-	if o.LoadMany != nil {
-		c.loadOne = loadOne(o.LoadMany)
-	}
+	c.loadOne = o.loadOne()
 	c.accept = c.acceptInterim
 	c.patience.timeout, c.patience.slice = o.WaitTimeout, min(o.WaitTimeout/256, 10*time.Millisecond)
 	c.tracer, _ = o.Observer.(Tracer)

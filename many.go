@@ -337,8 +337,12 @@ func (c *Cache[K, V]) share(t ticket[K, V], r report[map[K]V]) *loaded[V] {
 	return c.loaded(t.f.Key, v, r.verdict, r.took)
 }
 
-// loadOne is LoadMany as a loader of one key.
-func loadOne[K comparable, V any](many func(context.Context, []K) (map[K]V, error)) LoadFunc[K, V] {
+// loadOne is what GetMany loads one key with: LoadMany, where there is one.
+func (o *Options[K, V]) loadOne() LoadFunc[K, V] {
+	many := o.LoadMany
+	if many == nil {
+		return o.Load
+	}
 	return func(ctx context.Context, key K) (v V, err error) {
 		rows, err := many(ctx, []K{key})
 		if v, ok := rows[key]; ok {

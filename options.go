@@ -369,8 +369,8 @@ func (o Options[K, V]) withDefaults() Options[K, V] {
 	o.MaxLoadsDegraded = or(o.MaxLoadsDegraded, max(1, o.MaxLoads/8))
 	o.MaxLoadsWaiting = or(o.MaxLoadsWaiting, DefaultMaxLoadsWaiting)
 	o.MaxBatch = or(o.MaxBatch, DefaultMaxBatch)
-	if o.Load == nil && o.LoadMany != nil {
-		o.Load = loadOne(o.LoadMany)
+	if o.Load == nil {
+		o.Load = o.loadOne()
 	}
 	o.MaxValueBytes = or(o.MaxValueBytes, DefaultMaxValueBytes)
 	o.Tags = o.Tags || o.TagsOf != nil

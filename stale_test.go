@@ -12,6 +12,7 @@ import (
 
 	"github.com/onefill/onefill"
 	"github.com/onefill/onefill/bus/membus"
+	inbubble "github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
 	"github.com/onefill/onefill/store/memstore"
 )
@@ -364,6 +365,23 @@ func TestValueFromBeforeABreakIsNotServedOnError(t *testing.T) {
 	})
 }
 
+// waitsWithTheOldValue: the origin fails, v1 is stale; the first cache has won the lease, and its
+// load is paused until resume; the second one has seen v1 and waits.
+func waitsWithTheOldValue(t *testing.T, st *memstore.Store) (caches []*cache, a, b1 <-chan answer, resume func()) {
+	t.Helper()
+	db := newOrigin("v1", 0)
+	caches = fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
+	get(t, caches[0], "k", "v1")
+	inbubble.After(2 * time.Second)
+	db.fail(errBroken)
+	resume = db.pause()
+	a = ask(bg, caches[0], "k")
+	pending(t, a)
+	b1 = ask(bg, caches[1], "k")
+	pending(t, b1)
+	return caches, a, b1, resume
+}
+
 // A flight that waits for somebody else's load remembers a stale value in case the
 // load fails. If that value is invalidated meanwhile, callers who come after must
 // not get it, although they join. Forced: v1 is stale; A wins and its load pauses;
@@ -371,16 +389,7 @@ func TestValueFromBeforeABreakIsNotServedOnError(t *testing.T) {
 func TestWaitingFlightForgetsWhatWasInvalidated(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
-		db := newOrigin("v1", 0)
-		caches := fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
-		get(t, caches[0], "k", "v1")
-		time.Sleep(2 * time.Second)
-		db.fail(errBroken)
-		resume := db.pause()
-		a := ask(bg, caches[0], "k")
-		pending(t, a)
-		b1 := ask(bg, caches[1], "k")
-		pending(t, b1)
+		caches, a, b1, resume := waitsWithTheOldValue(t, st)
 		must(t, caches[2].Invalidate(bg, "k")) // B wakes, wins, and its load pauses
 		b2 := ask(bg, caches[1], "k")
 		pending(t, b2)
@@ -901,17 +910,17 @@ func TestStoreAndOriginDown(t *testing.T) {
 		must(t, err)
 		st.Down()
 		fails, loads = true, 0
-		time.Sleep(3 * time.Second)
+		inbubble.After(3 * time.Second)
 		for range 500 {
 			if r, err := c.Fetch(bg, "k"); err != nil || r.Value != "old" || !r.Stale {
 				t.Fatalf("got %+v, %v, want the stale value", r, err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			inbubble.After(100 * time.Millisecond)
 		}
 		if loads > 7 { // after 0, 1, 3, 7, 15, 31 and 47 seconds
 			t.Errorf("the failing origin was asked %d times in 50 s", loads)
 		}
-		time.Sleep(15 * time.Second)
+		inbubble.After(15 * time.Second)
 		loads = 0
 		for range 10 { // the window is over: the error, from memory
 			if r, err := c.Fetch(bg, "k"); !errors.Is(err, onefill.ErrLoadFailed) {
@@ -922,7 +931,7 @@ func TestStoreAndOriginDown(t *testing.T) {
 			t.Errorf("%d loads within ErrorTTL", loads)
 		}
 		st.Up()
-		time.Sleep(4 * o.ErrorTTL) // the longest back-off of those who get the error
+		inbubble.After(4 * o.ErrorTTL) // the longest back-off of those who get the error
 		must(t, other.Set(bg, "k", "new"))
 		v, err := c.Get(bg, "k")
 		must(t, err)
@@ -1047,16 +1056,7 @@ func TestDoubtedEndsWithAQuestion(t *testing.T) {
 func TestWaitingFlightForgetsWhatWasInvalidatedAlsoWithoutStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		st := memstore.New()
-		db := newOrigin("v1", 0)
-		caches := fleet(t, st, options{Load: db.load, TTL: time.Second, Jitter: onefill.NoJitter, StaleOnError: time.Hour})
-		get(t, caches[0], "k", "v1")
-		time.Sleep(2 * time.Second)
-		db.fail(errBroken)
-		resume := db.pause()
-		a := ask(bg, caches[0], "k")
-		pending(t, a)
-		b1 := ask(bg, caches[1], "k")
-		pending(t, b1)
+		caches, a, b1, resume := waitsWithTheOldValue(t, st)
 		answer := make(chan struct{})
 		st.SetFault(func(op memstore.Op) memstore.Fault {
 			if op.Kind == memstore.OpAcquire {

@@ -287,22 +287,25 @@ func TestSpanOutcomes(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
 		load                func(ctx context.Context) (string, error)
-		leave               time.Duration // of the caller
+		takes, leave        time.Duration // the load; the caller, after this time
 		loadEnds, waitEnds  string
 		loadError, waitKind string
 	}{
-		{"ok", func(context.Context) (string, error) { return "Ada", nil }, 0, "ok", "answered", "", ""},
-		{"not found", func(context.Context) (string, error) { return "", onefill.ErrNotFound }, 0, "not_found", "answered", "", ""},
-		{"error", func(context.Context) (string, error) { return "", refused }, 0, "error", "answered", "_OTHER", "_OTHER"},
-		{"panic", func(context.Context) (string, error) { panic(refused) }, 0, "panic", "answered", "panic", "_OTHER"},
-		{"load timeout", func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }, 0, "timeout", "answered", "timeout", "_OTHER"},
-		{"wait timeout", func(context.Context) (string, error) { time.Sleep(3 * time.Second); return "Ada", nil }, 0, "ok", "timeout", "", "timeout"},
-		{"left", func(context.Context) (string, error) { time.Sleep(time.Second); return "Ada", nil }, time.Millisecond, "ok", "left", "", "canceled"},
+		{"ok", func(context.Context) (string, error) { return "Ada", nil }, 0, 0, "ok", "answered", "", ""},
+		{"not found", func(context.Context) (string, error) { return "", onefill.ErrNotFound }, 0, 0, "not_found", "answered", "", ""},
+		{"error", func(context.Context) (string, error) { return "", refused }, 0, 0, "error", "answered", "_OTHER", "_OTHER"},
+		{"panic", func(context.Context) (string, error) { panic(refused) }, 0, 0, "panic", "answered", "panic", "_OTHER"},
+		{"load timeout", func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }, 0, 0, "timeout", "answered", "timeout", "_OTHER"},
+		{"wait timeout", func(context.Context) (string, error) { return "Ada", nil }, 3 * time.Second, 0, "ok", "timeout", "", "timeout"},
+		{"left", func(context.Context) (string, error) { return "Ada", nil }, time.Second, time.Millisecond, "ok", "left", "", "canceled"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				p := newProgram(t, otelonefill.Options{})
-				o := options{Name: "users", WaitTimeout: 2 * time.Second, LoadTimeout: time.Second, Load: func(ctx context.Context, _ string) (string, error) { return tt.load(ctx) }}
+				o := options{Name: "users", WaitTimeout: 2 * time.Second, LoadTimeout: time.Second, Load: func(ctx context.Context, _ string) (string, error) {
+					time.Sleep(tt.takes)
+					return tt.load(ctx)
+				}}
 				if tt.name == "wait timeout" {
 					o.LoadTimeout = 5 * time.Second
 				}

@@ -3,8 +3,6 @@ package redisstore
 import (
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/onefill/onefill/internal/bubble"
 	"github.com/onefill/onefill/store"
@@ -97,11 +95,9 @@ func TestOwnWriteAndPushes(t *testing.T) {
 		"no marker": func(t *testing.T, r *boardRig) {
 			w := r.begin()
 			r.push()
-			time.Sleep(ownPushDelay - 1)
-			synctest.Wait()
+			bubble.After(ownPushDelay - 1)
 			r.want(t, "just before the delay", 0, 1)
-			time.Sleep(1)
-			synctest.Wait()
+			bubble.After(1)
 			r.want(t, "after the delay", 1, 1)
 			r.s.board.end(w, 0)
 			r.want(t, "end", 1, 1)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -201,6 +202,25 @@ func TestNotInstalled(t *testing.T) {
 	}
 	if missing.Program != "no-such-redis" || missing.Package != "redis-server" {
 		t.Errorf("got %+v", *missing)
+	}
+}
+
+// Where there is no redis-server, valkey-server does as well; who has neither is told of the first.
+func TestRedisProgram(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	var missing *servers.NotInstalledError
+	if path, err := servers.RedisProgram(); !errors.As(err, &missing) || missing.Program != "redis-server" {
+		t.Errorf("neither: %q, %v", path, err)
+	}
+	for _, program := range []string{"valkey-server", "redis-server"} {
+		want := filepath.Join(dir, program)
+		if err := os.WriteFile(want, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if path, err := servers.RedisProgram(); path != want || err != nil {
+			t.Errorf("with %s: %q, %v", program, path, err)
+		}
 	}
 }
 
